@@ -1,0 +1,1 @@
+//! The custom resources: types, CEL rules, defaults, conditions, and the offline check

@@ -1,0 +1,1 @@
+//! The sluice command: run, check, and more

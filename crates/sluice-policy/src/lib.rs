@@ -1,0 +1,1 @@
+//! The control plane without Kubernetes: index, compile, publish, the gRPC service

@@ -1,0 +1,1 @@
+//! The scripted model provider that sluice run plays and tests use

@@ -1,0 +1,1 @@
+//! Runs lua/ in Redis and in the embedded interpreter: one trait, two homes

@@ -1,0 +1,1 @@
+//! Harnesses for tests: redis-server, SDK clients, seeded randomness
