@@ -6,6 +6,12 @@
 
 use std::time::Duration;
 
+/// Routes and their targets.
+pub mod route {
+    /// Share of a target among those of its priority.
+    pub const TARGET_WEIGHT: u32 = 1;
+}
+
 /// Deadlines of an exchange.
 pub mod deadlines {
     use super::Duration;
@@ -79,6 +85,17 @@ pub mod concurrency {
     pub const TTFT_TARGET: Duration = Duration::from_millis(1_500);
     pub const DECREASE_PERCENT: u32 = 90;
     pub const DECREASE_INTERVAL: Duration = Duration::from_secs(10);
+    /// `Fixed`: the limit.
+    pub const FIXED_LIMIT: u32 = 32;
+    /// `Gradient`: how much the short-term latency may exceed the long-term one before the limit shrinks
+    /// (Netflix' Gradient2, rttTolerance 1.5).
+    pub const GRADIENT_TOLERANCE_PERCENT: u32 = 150;
+    /// `Gradient`: weight of a new limit against the old one (Gradient2, smoothing 0.2).
+    pub const GRADIENT_SMOOTHING_PERCENT: u32 = 20;
+    /// `Vegas`: grow while fewer exchanges than this seem to queue upstream (TCP Vegas, alpha).
+    pub const VEGAS_ALPHA: u32 = 3;
+    /// `Vegas`: shrink when more seem to queue (TCP Vegas, beta).
+    pub const VEGAS_BETA: u32 = 6;
 }
 
 /// The lanes of a queue.
@@ -105,6 +122,12 @@ pub mod retries {
     pub const BUDGET_MINIMUM: u32 = 1;
     /// Longest Retry-After an exchange waits for.
     pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+    /// gRPC's retry throttling (gRFC A6), where a policy has it: tokens when full.
+    pub const THROTTLING_MAX_TOKENS: u32 = 10;
+    /// What a success returns, in percent of a token.
+    pub const THROTTLING_TOKEN_RATIO_PERCENT: u32 = 10;
+    /// Adaptive throttling (Google SRE, "Handling overload"), where a policy has it: K in percent.
+    pub const ADAPTIVE_K_PERCENT: u32 = 200;
 }
 
 /// Relaying streams.
@@ -131,4 +154,16 @@ pub mod state_store {
     /// Share of the limit that the agents divide among them while the store is away.
     pub const SAFETY_PERCENT: u32 = 80;
     pub const SETTLE_QUEUE: usize = 10_000;
+}
+
+/// Validation of answers.
+pub mod validation {
+    /// Times that an invalid answer goes back to the model.
+    pub const REPAIRS: u32 = 1;
+}
+
+/// Budgets of tasks.
+pub mod task_budget {
+    /// The same tool call with the same arguments this many times is a loop.
+    pub const MAX_IDENTICAL_CALLS: u32 = 3;
 }

@@ -1,0 +1,1 @@
+//! Manifests in, typed resources or problems out.

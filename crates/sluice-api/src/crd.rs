@@ -1,0 +1,1 @@
+//! The CRDs as an API server takes them.

@@ -1,0 +1,116 @@
+//! Who waits for a slot, how long, and in which order.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use sluice_core::defaults::queue as defaults;
+
+use crate::duration::DurationString;
+use crate::route::Lane;
+use crate::rule::{between, rule};
+
+/// Bounded queues, one per lane.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = queue_rules()))]
+pub struct Queue {
+    /// The lanes. One that is not listed keeps its built-in share, length and wait.
+    #[schemars(length(min = 1, max = 3))]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub lanes: Vec<LaneQueue>,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self { lanes: Lane::ALL.iter().map(|lane| LaneQueue::built_in(*lane)).collect() }
+    }
+}
+
+/// Adds up the shares as they will rule: those that are listed, and the built-in ones of lanes that are not.
+fn queue_rules() -> Vec<serde_json::Value> {
+    let listed = format!(
+        "self.lanes.map(l, has(l.sharePercent) ? l.sharePercent : (l.name == 'Interactive' ? {} : (l.name == \
+         'Agent' ? {} : {}))).sum()",
+        built_in_share(Lane::Interactive),
+        built_in_share(Lane::Agent),
+        built_in_share(Lane::Background),
+    );
+    let others = Lane::ALL
+        .iter()
+        .map(|lane| format!("(self.lanes.exists(l, l.name == '{lane}') ? 0 : {})", built_in_share(*lane)))
+        .collect::<Vec<_>>()
+        .join(" + ");
+    vec![rule(
+        "lanes",
+        format!("{listed} + {others} <= 100"),
+        format!(
+            "the lanes' sharePercent add up to more than 100, counting {}, {} and {} for the lanes Interactive, Agent \
+             and Background where they give none; lower them",
+            built_in_share(Lane::Interactive),
+            built_in_share(Lane::Agent),
+            built_in_share(Lane::Background),
+        ),
+    )]
+}
+
+/// The share of a lane whose `sharePercent` is absent.
+#[must_use]
+pub const fn built_in_share(lane: Lane) -> u32 {
+    match lane {
+        Lane::Interactive => defaults::INTERACTIVE_PERCENT,
+        Lane::Agent => defaults::AGENT_PERCENT,
+        Lane::Background => defaults::BACKGROUND_PERCENT,
+    }
+}
+
+/// One lane's queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [between("maxWait", Duration::ZERO, Duration::from_secs(600))]))]
+pub struct LaneQueue {
+    /// Which lane.
+    pub name: Lane,
+
+    /// Of the concurrency limit, in percent; idle shares are borrowed. Absent: 60 for Interactive, 30 for
+    /// Agent, 10 for Background.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100))]
+    pub share_percent: Option<u32>,
+
+    /// Exchanges that may wait; 0: none, the lane is refused when its slots are taken.
+    #[serde(default = "default_max_length")]
+    #[schemars(range(min = 0, max = 10_000))]
+    pub max_length: u32,
+
+    /// Longest wait.
+    #[serde(default = "default_max_wait")]
+    pub max_wait: DurationString,
+}
+
+const fn default_max_length() -> u32 {
+    defaults::MAX_LENGTH
+}
+
+const fn default_max_wait() -> DurationString {
+    DurationString(defaults::MAX_WAIT)
+}
+
+impl LaneQueue {
+    /// The queue of a lane that no policy lists.
+    #[must_use]
+    pub const fn built_in(lane: Lane) -> Self {
+        Self {
+            name: lane,
+            share_percent: Some(built_in_share(lane)),
+            max_length: default_max_length(),
+            max_wait: default_max_wait(),
+        }
+    }
+
+    /// The share that rules.
+    #[must_use]
+    pub fn share(&self) -> u32 {
+        self.share_percent.unwrap_or(built_in_share(self.name))
+    }
+}

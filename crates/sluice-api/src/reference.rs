@@ -1,0 +1,1 @@
+//! The field reference, from the schema.
