@@ -12,10 +12,14 @@
 //! | [`target_id`] | the name of a target in the shared state |
 //! | [`admission`] | the vocabulary of `admit` and `settle` |
 //! | [`outcome`] | what an attempt meant to the breaker, and whose fault it was |
+//! | [`sse`] | server-sent events, decoded on the side of the relay |
+//! | [`wire`] | what the providers' wire formats say, and what Sluice says in them |
 
 pub mod admission;
 pub mod defaults;
 pub mod outcome;
 pub mod policy;
+pub mod sse;
 pub mod target_id;
 pub mod units;
+pub mod wire;

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 /// Why a string is no duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{value:?} is no duration: write up to four numbers of at most five digits with h, m, s or ms, largest unit first, such as 1m30s")]
+#[error(
+    "{value:?} is no duration: write up to four numbers of at most five digits with h, m, s or ms, largest unit first, such as 1m30s"
+)]
 pub struct InvalidDuration {
     pub value: String,
 }
@@ -80,9 +82,14 @@ mod tests {
 
     #[test]
     fn reads_what_the_gateway_api_reads() {
-        for (text, ms) in
-            [("0s", 0), ("10s", 10_000), ("1m30s", 90_000), ("500ms", 500), ("1h", 3_600_000), ("1h1m1s1ms", 3_661_001)]
-        {
+        for (text, ms) in [
+            ("0s", 0),
+            ("10s", 10_000),
+            ("1m30s", 90_000),
+            ("500ms", 500),
+            ("1h", 3_600_000),
+            ("1h1m1s1ms", 3_661_001),
+        ] {
             assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)), "{text}");
         }
     }

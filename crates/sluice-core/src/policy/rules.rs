@@ -259,9 +259,7 @@ impl Default for Pushback {
 /// Exchanges in flight to one target from one agent. A slot is held until the stream ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Concurrency {
-    Fixed {
-        limit: u32,
-    },
+    Fixed { limit: u32 },
     Aimd(Aimd),
 }
 
