@@ -23,14 +23,15 @@ pub const LANE_RULES: usize = 16;
 pub const CLASSIFY_RULES: usize = 16;
 /// Tenants that a quota names.
 pub const TENANTS: usize = 16;
-/// Bytes of a Kubernetes name, of a header's name or value, of a model's or a tenant's name.
-pub const NAME_BYTES: usize = 256;
+/// Bytes of a Kubernetes name, of a header's name or value, of a model's or a tenant's name. The schema allows
+/// 253 characters of up to four bytes.
+pub const NAME_BYTES: usize = 1_024;
 /// Bytes of an endpoint.
 pub const ENDPOINT_BYTES: usize = 2_048;
 /// Bytes of a static degraded answer.
 pub const STATIC_BYTES: usize = 64 * 1_024;
 /// Longest duration of any kind.
-pub const DURATION: Duration = Duration::from_secs(7 * 24 * 3_600);
+pub const DURATION: Duration = Duration::from_hours(7 * 24);
 /// Buckets of a time window: the scripts' work per call is constant.
 pub const BUCKETS: u32 = 16;
 /// Outcomes of a count window.

@@ -119,7 +119,9 @@ fn credential(credential: &Credential) -> v1::Credential {
     v1::Credential { source: Some(source) }
 }
 
-fn rules(rules: &Rules) -> v1::Rules {
+/// Encodes the rules of one target.
+#[must_use]
+pub fn rules(rules: &Rules) -> v1::Rules {
     v1::Rules {
         deadlines: Some(deadlines(&rules.deadlines)),
         breaker: Some(breaker(&rules.breaker)),

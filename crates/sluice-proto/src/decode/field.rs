@@ -96,7 +96,7 @@ impl Field {
     pub(crate) fn endpoint(self, value: String) -> Result<Arc<str>, InvalidField> {
         let value = text(value, self.0, bounds::ENDPOINT_BYTES)?;
         let host = value.strip_prefix("https://").or_else(|| value.strip_prefix("http://"));
-        let plain = value.bytes().all(|byte| byte.is_ascii_graphic());
+        let plain = !value.contains(|c: char| c.is_whitespace() || c.is_control());
         if plain && !value.ends_with('/') && host.is_some_and(|host| !host.is_empty()) {
             Ok(value)
         } else {

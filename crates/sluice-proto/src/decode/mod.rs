@@ -8,7 +8,7 @@ mod field;
 mod route;
 mod rules;
 
-use sluice_core::policy::{ObjectRef, RoutePolicy};
+use sluice_core::policy::{ObjectRef, RoutePolicy, Rules};
 
 pub(crate) use field::{Field, name, present, text};
 pub(crate) use route::secret_key;
@@ -67,6 +67,14 @@ pub enum InvalidRoute {
 /// The first thing that is wrong, in the order of the message's fields.
 pub fn route(route: v1::RoutePolicy) -> Result<RoutePolicy, InvalidRoute> {
     route::route(route)
+}
+
+/// Decodes the rules of one target.
+///
+/// # Errors
+/// The first thing that is wrong, group by group.
+pub fn rules(rules: v1::Rules) -> Result<Rules, InvalidTarget> {
+    rules::rules(rules)
 }
 
 /// Decodes a reference to a resource.

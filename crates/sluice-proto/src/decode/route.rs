@@ -92,7 +92,7 @@ fn tenant(tenant: v1::TenantSource) -> Result<TenantSource, InvalidField> {
         Source::Workload(_) => Ok(TenantSource::Workload),
         Source::Header(header) => Ok(TenantSource::Header {
             header: Field("tenant.header").header(header.name)?,
-            default: name(header.default, "tenant.default")?,
+            default: text(header.default, "tenant.default", bounds::NAME_BYTES)?,
         }),
     }
 }
