@@ -192,6 +192,8 @@ impl TransitionReason {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdmitReply {
     pub answer: AdmitAnswer,
+    /// What a group in mode `Observe` would have refused with, had it been enforced.
+    pub observed: Option<AdmitAnswer>,
     /// After a refusal: when to ask again, by the server's clock.
     pub retry_after: Duration,
     pub state: BreakerState,

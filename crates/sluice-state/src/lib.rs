@@ -1,1 +1,30 @@
-//! Runs lua/ in Redis and in the embedded interpreter: one trait, two homes
+//! The state of targets: breakers and quotas, shared by the fleet through Redis.
+//!
+//! ```text
+//! agents ── Store ─┬─ RedisHome ──── lua/*.lua in Redis         (shared by the fleet)
+//!                  └─ EmbeddedHome ─ lua/*.lua in mlua          (this agent's own, or `sluice run`)
+//! ```
+//!
+//! The scripts of `lua/` are the only definition of what a breaker and a bucket do. This crate runs them in
+//! two homes behind one trait and decides, per exchange, which home answers.
+//!
+//! | module | |
+//! |---|---|
+//! | [`store`] | the facade that agents use: admit, settle, what is known, transitions, health |
+//! | [`home`] | the trait of a home |
+//! | [`embedded`] | the interpreter and its key space |
+//! | [`script`] | the scripts, their arguments and their replies |
+//! | [`error`] | what can go wrong |
+
+pub mod agent_tag;
+pub mod clock;
+pub mod embedded;
+pub mod error;
+pub mod home;
+mod random;
+pub mod script;
+
+pub use agent_tag::AgentTag;
+pub use embedded::EmbeddedHome;
+pub use error::{StoreError, StoreErrorKind};
+pub use home::{Home, HomeFuture, HomeKind};

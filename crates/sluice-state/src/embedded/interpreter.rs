@@ -1,0 +1,200 @@
+//! Lua 5.1 with the globals of Redis' sandbox and nothing else.
+
+use std::sync::Arc;
+
+use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
+use parking_lot::Mutex;
+use tokio::sync::broadcast;
+
+use super::commands::{Refused, Server};
+use super::keyspace::{MAX_KEYS, Stored};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::script::{Call, ReplyItem, ScriptName};
+
+/// What a script finds, out of what Redis offers. What the scripts don't need (cjson, struct, os, …) is left
+/// out, so that nothing can come to depend on it.
+const GLOBALS: [&str; 23] = [
+    "_G", "assert", "error", "getmetatable", "ipairs", "math", "next", "pairs", "pcall", "rawequal", "rawget",
+    "rawset", "redis", "select", "setmetatable", "string", "table", "tonumber", "tostring", "type", "unpack",
+    "xpcall", "_VERSION",
+];
+
+pub(super) struct Interpreter {
+    lua: Lua,
+    keys: Table,
+    argv: Table,
+    scripts: [Function; 4],
+    server: Arc<Mutex<Server>>,
+    publications: broadcast::Sender<Arc<str>>,
+}
+
+impl Interpreter {
+    pub(super) fn new(publications: broadcast::Sender<Arc<str>>) -> Result<Self, StoreError> {
+        Self::build(publications).map_err(|error| StoreError::new(StoreErrorKind::Other, error.to_string()))
+    }
+
+    fn build(publications: broadcast::Sender<Arc<str>>) -> mlua::Result<Self> {
+        let lua = Lua::new_with(StdLib::STRING | StdLib::TABLE | StdLib::MATH, LuaOptions::default())?;
+        let server = Arc::new(Mutex::new(Server::default()));
+        let globals = lua.globals();
+        globals.set("redis", redis_table(&lua, &server)?)?;
+        let mut unwanted = Vec::new();
+        globals.for_each(|name: Value, _: Value| {
+            let known = name.as_string().is_some_and(|name| GLOBALS.iter().any(|g| *name == **g));
+            if !known {
+                unwanted.push(name);
+            }
+            Ok(())
+        })?;
+        for name in unwanted {
+            globals.raw_set(name, Value::Nil)?;
+        }
+        let (keys, argv) = (lua.create_table()?, lua.create_table()?);
+        globals.raw_set("KEYS", &keys)?;
+        globals.raw_set("ARGV", &argv)?;
+        protect(&lua, &globals)?;
+        let mut scripts = Vec::with_capacity(4);
+        for name in ScriptName::ALL {
+            // The shebang is Redis' own; a blank line in its place keeps line numbers.
+            let text = name.script().text();
+            let body = text.split_once('\n').map_or("", |(_, body)| body);
+            scripts.push(lua.load(format!("\n{body}")).set_name(name.as_str()).into_function()?);
+        }
+        let scripts = scripts.try_into().map_err(|_| mlua::Error::runtime("four scripts"))?;
+        Ok(Self { lua, keys, argv, scripts, server, publications })
+    }
+
+    pub(super) fn run(&mut self, name: ScriptName, call: &Call, now_ms: u64) -> Result<Vec<ReplyItem>, StoreError> {
+        {
+            let mut server = self.server.lock();
+            server.now_ms = now_ms;
+            server.read_only = name == ScriptName::View;
+            server.space.collect(now_ms);
+            // As for a script with a shebang in a full Redis: refused before it has run.
+            if server.space.len() >= MAX_KEYS && !server.read_only {
+                return Err(StoreError::new(StoreErrorKind::OutOfMemory, "OOM the embedded home is full"));
+            }
+        }
+        let reply = self.call(name, call);
+        self.publish();
+        reply.map_err(|error| script_error(&error)).and_then(|value| reply_items(&value))
+    }
+
+    fn call(&self, name: ScriptName, call: &Call) -> mlua::Result<Value> {
+        fill(&self.lua, &self.keys, &call.keys)?;
+        fill(&self.lua, &self.argv, &call.args)?;
+        self.scripts[name as usize].call::<Value>(())
+    }
+
+    fn publish(&self) {
+        let published = std::mem::take(&mut self.server.lock().published);
+        for message in published {
+            // Nobody listens: then nobody wants to know.
+            let _ = self.publications.send(message.into());
+        }
+    }
+
+    pub(super) fn stored(&self, key: &str, now_ms: u64) -> Option<Stored> {
+        self.server.lock().space.get(key.as_bytes(), now_ms).cloned()
+    }
+
+    pub(super) fn replace(&self, key: &str, value: Option<Stored>) {
+        self.server.lock().space.replace(key.as_bytes(), value);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.server.lock().space.len()
+    }
+}
+
+fn fill(lua: &Lua, table: &Table, words: &[String]) -> mlua::Result<()> {
+    let before = table.raw_len();
+    for (index, word) in words.iter().enumerate() {
+        table.raw_seti(index + 1, lua.create_string(word)?)?;
+    }
+    for index in words.len()..before {
+        table.raw_seti(index + 1, Value::Nil)?;
+    }
+    Ok(())
+}
+
+/// `redis.call` raises what it refuses, `redis.pcall` returns it.
+fn redis_table(lua: &Lua, server: &Arc<Mutex<Server>>) -> mlua::Result<Table> {
+    let redis = lua.create_table()?;
+    let at = Arc::clone(server);
+    redis.set(
+        "call",
+        lua.create_function(move |lua, args: MultiValue| {
+            at.lock().call(lua, &args).map_err(|Refused(why)| mlua::Error::runtime(why))
+        })?,
+    )?;
+    let at = Arc::clone(server);
+    redis.set(
+        "pcall",
+        lua.create_function(move |lua, args: MultiValue| {
+            let reply = at.lock().call(lua, &args);
+            reply.or_else(|Refused(why)| error_reply(lua, &why))
+        })?,
+    )?;
+    redis.set(
+        "error_reply",
+        lua.create_function(|lua, why: mlua::LuaString| error_reply(lua, &why.to_string_lossy()))?,
+    )?;
+    Ok(redis)
+}
+
+fn error_reply(lua: &Lua, why: &str) -> mlua::Result<Value> {
+    let table = lua.create_table()?;
+    table.raw_set("err", why)?;
+    Ok(Value::Table(table))
+}
+
+/// Reading or writing a global that is not there is an error, as in Redis.
+fn protect(lua: &Lua, globals: &Table) -> mlua::Result<()> {
+    let strict = lua.create_table()?;
+    strict.set(
+        "__index",
+        lua.create_function(|_, (_, name): (Value, mlua::LuaString)| -> mlua::Result<Value> {
+            Err(mlua::Error::runtime(format!(
+                "Script attempted to access nonexistent global variable '{}'",
+                name.display()
+            )))
+        })?,
+    )?;
+    strict.set(
+        "__newindex",
+        lua.create_function(|_, _: MultiValue| -> mlua::Result<()> {
+            Err(mlua::Error::runtime("Attempt to modify a readonly table"))
+        })?,
+    )?;
+    globals.set_metatable(Some(strict))
+}
+
+fn script_error(error: &mlua::Error) -> StoreError {
+    let detail = error.to_string();
+    // The traceback names lines of the assembled text: of no use to an operator.
+    let detail = detail.lines().next().unwrap_or_default().to_owned();
+    StoreError::new(StoreErrorKind::of_message(&detail), detail)
+}
+
+/// Converts as Redis does: numbers lose their fraction, `err` is an error.
+fn reply_items(value: &Value) -> Result<Vec<ReplyItem>, StoreError> {
+    let bad = |what: &str| StoreError::new(StoreErrorKind::BadReply, what.to_owned());
+    let Value::Table(table) = value else { return Err(bad("the script returned no table")) };
+    let len = table.raw_len();
+    if len == 0
+        && let Ok(Some(why)) = table.raw_get::<Option<String>>("err")
+    {
+        return Err(StoreError::new(StoreErrorKind::of_message(&why), why));
+    }
+    let mut items = Vec::with_capacity(len);
+    for index in 1..=len {
+        items.push(match table.raw_get::<Value>(index) {
+            Ok(Value::Number(n)) => ReplyItem::Integer(n as i64),
+            Ok(Value::Integer(n)) => ReplyItem::Integer(n.into()),
+            Ok(Value::String(text)) => ReplyItem::Text(text.to_string_lossy()),
+            _ => return Err(bad("the script returned something that is neither integer nor text")),
+        });
+    }
+    Ok(items)
+}

@@ -1,0 +1,261 @@
+//! What is sent with each call: keys, and arguments made of integers alone.
+//!
+//! The numbers of an ask and those of each group of settings travel as one argument each, separated by
+//! spaces. That is fewer bytes and fewer objects in Redis than an argument per number, the script takes one
+//! apart with one pattern, and the text of the settings is their own fingerprint.
+//!
+//! Breaker settings: window kind (0 time, 1 count), span ms or calls, buckets, minimum calls, failure %,
+//! slow %, stall %, consecutive failures, cool-down ms, jitter %, growth %, longest cool-down ms, probes at a
+//! time, probe successes, ramp ms, ramp's initial %.
+//! Quota settings: tokens per minute (empty: not limited), burst, requests per minute (empty: not limited),
+//! reserved % of all tenants, longest pause ms, default pause ms, shrink %, floor %, recovery %/s, recovery
+//! delay ms.
+
+use std::fmt::Write as _;
+
+use sha2::{Digest, Sha256};
+use sluice_core::admission::{AdmitAsk, Nonce, SettleAsk, Settlement, TargetView};
+use sluice_core::outcome::Verdict;
+use sluice_core::policy::{Breaker, Group, Mode, Pushback, Quota, TargetPolicy, Window};
+use sluice_core::target_id::short_name;
+use sluice_core::units::millis;
+
+use crate::agent_tag::AgentTag;
+
+/// Where transitions are published. One channel for all targets: transitions are rare, and a plain PUBLISH
+/// reaches every subscriber of a cluster whatever node it listens to, so nothing depends on slots.
+pub const CHANNEL: &str = "sluice:1:transitions";
+
+/// The largest number of tokens a script takes: above it, milli-tokens and shares would lose precision.
+const MAX_TOKENS: u64 = 1_000_000_000;
+/// A hundred days, in milliseconds: no duration of a policy is longer, and sums stay far below 2^53.
+const MAX_MS: u64 = 8_640_000_000;
+
+/// One call of a script.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Call {
+    pub keys: Vec<String>,
+    pub args: Vec<String>,
+}
+
+/// The names of a target's keys. All of them have the target's id as their hash tag.
+pub struct Keys;
+
+impl Keys {
+    #[must_use]
+    pub fn breaker(id: &str) -> String {
+        Self::named(id, ":breaker", "")
+    }
+
+    #[must_use]
+    pub fn quota(id: &str) -> String {
+        Self::named(id, ":quota", "")
+    }
+
+    /// The reserved share of one tenant.
+    #[must_use]
+    pub fn tenant(id: &str, tenant: &str) -> String {
+        Self::named(id, ":quota:", &short_name(&Sha256::digest(tenant.as_bytes())))
+    }
+
+    /// The record of one admission.
+    #[must_use]
+    pub fn admission(id: &str, nonce: Nonce) -> String {
+        let mut key = Self::named(id, ":adm:", "");
+        let _ = write!(key, "{nonce}");
+        key
+    }
+
+    fn named(id: &str, kind: &str, rest: &str) -> String {
+        let mut key = String::with_capacity(11 + id.len() + kind.len() + 32);
+        for part in ["sluice:1:{", id, "}", kind, rest] {
+            key.push_str(part);
+        }
+        key
+    }
+}
+
+/// `admit.lua`.
+#[must_use]
+pub fn encode_admit(agent: &AgentTag, target: &TargetPolicy, ask: &AdmitAsk) -> Call {
+    let (tenant_key, share) = tenant(target, ask.tenant.as_deref());
+    let mut ask_text = String::with_capacity(64);
+    let _ = write!(
+        ask_text,
+        "{} {} {} {share} {} {} {}",
+        revision(target),
+        flags(target),
+        ask.tokens.min(MAX_TOKENS),
+        millis(ask.lease).min(MAX_MS),
+        millis(ask.record_ttl).clamp(1_000, MAX_MS),
+        agent.as_str(),
+    );
+    let mut keys = keys(target, ask.nonce);
+    keys.extend(tenant_key);
+    Call { keys, args: vec![ask_text, breaker_settings(target), quota_settings(target), CHANNEL.to_owned()] }
+}
+
+/// `settle.lua`.
+#[must_use]
+pub fn encode_settle(agent: &AgentTag, target: &TargetPolicy, ask: &SettleAsk) -> Call {
+    let (tenant_key, share) = tenant(target, ask.tenant.as_deref());
+    let mut text = String::with_capacity(64);
+    let _ = write!(text, "{} {} {} ", revision(target), ask.epoch.min(1 << 52), verdict_code(ask.verdict));
+    if let Settlement::Used(tokens) = ask.tokens {
+        let _ = write!(text, "{}", tokens.min(MAX_TOKENS));
+    }
+    text.push(' ');
+    if let Some(pause) = ask.pause {
+        let _ = write!(text, "{}", millis(pause).min(MAX_MS));
+    }
+    let _ = write!(text, " {} {share} {}", ask.draw.get(), agent.as_str());
+    // Only these verdicts can open the breaker.
+    let opens =
+        matches!(ask.verdict, Some(Verdict::Failure | Verdict::Slow | Verdict::Stall | Verdict::Throttled));
+    let traceparent = ask.traceparent.as_deref().filter(|text| opens && is_traceparent(text)).unwrap_or("");
+    let mut keys = keys(target, ask.nonce);
+    keys.extend(tenant_key);
+    Call {
+        keys,
+        args: vec![
+            text,
+            breaker_settings(target),
+            quota_settings(target),
+            CHANNEL.to_owned(),
+            traceparent.to_owned(),
+        ],
+    }
+}
+
+/// `view.lua`.
+#[must_use]
+pub fn encode_view(target: &TargetPolicy) -> Call {
+    let id = target.id.as_str();
+    Call {
+        keys: vec![Keys::breaker(id), Keys::quota(id)],
+        args: vec![breaker_settings(target), quota_settings(target)],
+    }
+}
+
+/// `adopt.lua`.
+#[must_use]
+pub fn encode_adopt(target: &TargetPolicy, seen: &TargetView) -> Call {
+    let text = format!(
+        "{} {} {} {}",
+        revision(target),
+        seen.state as u8,
+        seen.epoch.min(1 << 52),
+        millis(seen.open_for).min(MAX_MS)
+    );
+    Call {
+        keys: vec![Keys::breaker(target.id.as_str())],
+        args: vec![
+            text,
+            breaker_settings(target),
+            seen.opened_by.as_deref().filter(|text| is_traceparent(text)).unwrap_or("").to_owned(),
+        ],
+    }
+}
+
+fn keys(target: &TargetPolicy, nonce: Nonce) -> Vec<String> {
+    let id = target.id.as_str();
+    let mut keys = Vec::with_capacity(4);
+    keys.extend([Keys::breaker(id), Keys::quota(id), Keys::admission(id, nonce)]);
+    keys
+}
+
+/// The key and the percentage of a tenant that has a share of its own.
+fn tenant(target: &TargetPolicy, name: Option<&str>) -> (Option<String>, u32) {
+    let share = name.and_then(|name| {
+        let quota = target.rules.quota.as_ref()?;
+        quota.rules.tenants.iter().find(|share| &*share.name == name && share.reserved_percent > 0)
+    });
+    share.map_or((None, 0), |share| {
+        (Some(Keys::tenant(target.id.as_str(), &share.name)), share.reserved_percent.min(100))
+    })
+}
+
+fn revision(target: &TargetPolicy) -> u64 {
+    target.rules.revision.min(1 << 52)
+}
+
+fn flags(target: &TargetPolicy) -> u8 {
+    let observed = |mode: Mode| u8::from(mode == Mode::Observe);
+    observed(target.rules.breaker.mode)
+        + 2 * target.rules.quota.as_ref().map_or(0, |group: &Group<Quota>| observed(group.mode))
+}
+
+fn verdict_code(verdict: Option<Verdict>) -> u8 {
+    verdict.map_or(7, |verdict| verdict as u8)
+}
+
+/// Sixteen numbers; see the head of this file.
+fn breaker_settings(target: &TargetPolicy) -> String {
+    let b: &Breaker = &target.rules.breaker.rules;
+    let (kind, span, buckets) = match b.window {
+        Window::Time { span, buckets } => {
+            let buckets = buckets.clamp(1, 16);
+            (0, millis(span).clamp(u64::from(buckets), MAX_MS), buckets)
+        }
+        Window::Count { calls } => (1, u64::from(calls.clamp(1, 1_000)), 0),
+    };
+    let mut text = String::with_capacity(72);
+    let _ = write!(
+        text,
+        "{kind} {span} {buckets} {} {} {} {} {} {} {} {} {} {} {} {} {}",
+        b.minimum_calls,
+        b.failure_percent,
+        b.slow.percent,
+        b.stall_percent,
+        b.consecutive_failures,
+        millis(b.cooldown.base).min(MAX_MS),
+        b.cooldown.jitter_percent.min(100),
+        b.cooldown.growth_percent,
+        millis(b.cooldown.max).min(MAX_MS),
+        b.probes.concurrency.clamp(1, 16),
+        b.probes.successes.max(1),
+        millis(b.ramp.duration).min(MAX_MS),
+        b.ramp.initial_percent.min(100),
+    );
+    text
+}
+
+/// Ten numbers, of which two may be absent; see the head of this file.
+fn quota_settings(target: &TargetPolicy) -> String {
+    let unlimited = Quota {
+        tokens_per_minute: None,
+        burst_tokens: 0,
+        requests_per_minute: None,
+        default_max_output_tokens: 0,
+        tenants: Vec::new(),
+        pushback: Pushback::default(),
+    };
+    let quota = target.rules.quota.as_ref().map_or(&unlimited, |group| &group.rules);
+    let reserved: u32 = quota.tenants.iter().map(|share| share.reserved_percent).sum();
+    let mut text = String::with_capacity(56);
+    if let Some(tokens) = quota.tokens_per_minute {
+        let _ = write!(text, "{}", tokens.min(MAX_TOKENS));
+    }
+    let _ = write!(text, " {} ", quota.burst_tokens.min(MAX_TOKENS));
+    if let Some(requests) = quota.requests_per_minute {
+        let _ = write!(text, "{}", requests.min(MAX_TOKENS));
+    }
+    let p = &quota.pushback;
+    let _ = write!(
+        text,
+        " {} {} {} {} {} {} {}",
+        reserved.min(100),
+        millis(p.max_pause).min(MAX_MS),
+        millis(p.default_pause).min(MAX_MS),
+        p.shrink_percent.min(100),
+        p.floor_percent.min(100),
+        p.recovery_percent_per_second,
+        millis(p.recovery_delay).min(MAX_MS),
+    );
+    text
+}
+
+/// `00-<32 hex>-<16 hex>-<2 hex>`: nothing else gets into the shared state.
+fn is_traceparent(text: &str) -> bool {
+    text.len() == 55 && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
+}

@@ -1,0 +1,259 @@
+#!lua
+-- Leave to send one attempt.
+--
+-- KEYS  1 breaker, 2 quota, 3 admission; 4 the tenant's own share, when it has one
+-- ARGV  1 "revision flags tokens share lease ttl tag": flags 1 the breaker is observed, 2 the quota is;
+--         share: the tenant's percentage; lease, ttl: milliseconds; tag: the caller, for the publication
+--       2 breaker settings, 3 quota settings (see sluice-state's script/encode.rs), 4 channel
+-- Reply 1 answer, 2 what an observed group would have answered or -1, 3 retry after, 4 state, 5 epoch,
+--       6 open for, 7 tokens left (NONE: not limited), 8 rate in percent, 9 transition from (-1: none),
+--       10 to, 11 reason; 12 opener's traceparent
+--
+-- Nothing is taken unless everything is granted. Of several refusals the first of breaker, paused, ramp,
+-- requests, tokens is said.
+local NONE = -9007199254740991
+local revision, flags, tokens, share, lease, ttl, tag =
+  match(ARGV[1], '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%w+)$')
+if not revision or not (revision + flags + tokens * UNIT + share + lease + ttl < LIMIT) or ttl + 0 < 1 or share + 0 > 100 then
+  return redis.error_reply('SLUICE argument 1 is no ask')
+end
+revision = revision + 0
+local observe_breaker, observe_quota = flags % 2 == 1, flags + 0 >= 2
+
+local b = call('HMGET', KEYS[1], 'c', 'k', 's', 'r')
+local q = call('HMGET', KEYS[2], 'c', 'q')
+local own = KEYS[4] and call('HMGET', KEYS[4], 'q')
+local time = call('TIME')
+local server = time[1] * 1000 + floor(time[2] / 1000)
+
+-- The breaker.
+local now, offset = breaker_clock(b[2], server)
+local rules, head, replaced = ruling(b[1], revision, ARGV[2], now, BREAKER)
+if not rules then
+  return redis.error_reply('SLUICE argument 2 is no breaker settings')
+end
+local state, epoch, till, cool, successes, reference, closed = breaker_state(b[3], now)
+local refusal, wait, would, probe = nil, 0, -1, 0
+local permits, opener, ramp, ramp_full = '', '', nil, 0
+if state > 0 then
+  local more = call('HMGET', KEYS[1], 'p', 'o')
+  opener = more[2] or ''
+  if state == 2 then
+    if now < till then
+      refusal, wait = 2, till - now
+    else
+      probe = 1
+    end
+  else
+    local out, soonest
+    permits, out, soonest = permits_out(more[1], now)
+    if out >= match(rules, '^%d+ %d+ %d+ %d+ %d+ %d+ %d+ %d+ %d+ %d+ %d+ %d+ (%d+)') + 0 then
+      refusal, wait = 3, soonest
+    else
+      probe = 1
+    end
+  end
+end
+if refusal and observe_breaker then
+  would, refusal = refusal, nil
+end
+
+-- The quota: paused, then the ramp, then requests, then tokens.
+local quota, quota_head, quota_was
+do
+  local at = server
+  if q[2] then
+    local last, off = match(q[2], '^%-?%d+ %d+ (%d+) (%d+) ')
+    at = clock(last + 0, off + 0, server)
+  end
+  quota, quota_head, quota_was = ruling(q[1], revision, ARGV[3], at, QUOTA)
+end
+if not quota then
+  return redis.error_reply('SLUICE argument 3 is no quota settings')
+end
+local tpm, burst, rpm, reserved, longest, pause, shrink, least, recovery, delay = match(quota, QUOTA)
+tpm, burst, rpm, reserved = tonumber(tpm), burst + 0, tonumber(rpm), reserved + 0
+recovery, delay = recovery + 0, delay + 0
+local rest = max(0, 100 - reserved)
+local left, requests, at, off, paused, rate, throttled, refill =
+  refilled(q[2], server, tpm, burst, rpm, rest, recovery, delay, quota_was)
+local speed = rate_at(rate, throttled, recovery, delay, at)
+local spend = true
+if not refusal and at < paused then
+  if observe_quota then
+    would, spend = would < 0 and 7 or would, false
+  else
+    refusal, wait = 7, paused - at
+  end
+end
+if not refusal and state == 0 and closed > 0 then
+  local duration, initial = match(rules, '(%d+) (%d+)$')
+  duration, initial = duration + 0, initial * 100
+  if now < closed + duration then
+    local stored = call('HMGET', KEYS[1], 'a')[1]
+    local units, since = UNIT, closed
+    if stored then
+      units, since = match(stored, '^(%d+) (%d+)$')
+      units, since = units + 0, max(since + 0, closed)
+    end
+    -- The share of the reference rate, in ten thousandths; it grows evenly, so its mean is exact.
+    local before = initial + floor((10000 - initial) * (since - closed) / duration)
+    local share_now = initial + floor((10000 - initial) * (now - closed) / duration)
+    -- A second's worth, and one at least, is the most that it holds.
+    ramp_full = max(UNIT, floor(reference * share_now / 10000 * UNIT / 60))
+    ramp = min(ramp_full, units + floor(max(0, now - since) * reference * (before + share_now) / 200))
+    if ramp < UNIT then
+      wait = wait_for(UNIT - ramp, reference * share_now / 100)
+      if observe_breaker then
+        would, ramp = would < 0 and 4 or would, nil
+      else
+        refusal = 4
+      end
+    else
+      ramp = ramp - UNIT
+    end
+  end
+end
+if not refusal and spend and rpm and requests < UNIT then
+  if observe_quota then
+    would, spend = would < 0 and 6 or would, false
+  else
+    refusal, wait = 6, wait_for(UNIT - requests, rpm * 100 * speed / 1000000)
+  end
+end
+local from_own, from_rest, mine = 0, 0, 0
+if tpm and own then
+  share = share + 0
+  mine = own_share(own[1], refill, tpm, burst, share)
+end
+if not refusal and spend and tpm then
+  local cost, full = tokens * UNIT, burst * rest * 60000
+  local full_own = own and burst * share * 60000 or 0
+  from_own = min(mine, cost)
+  from_rest = cost - from_own
+  if tpm == 0 or from_rest > max(0, left) then
+    if tpm > 0 and burst > 0 and cost > full + full_own and left >= full and mine >= full_own then
+      -- It could never fit: full buckets let one through, into debt.
+      from_rest = min(from_rest, left + full)
+    elseif observe_quota then
+      would, spend, from_own, from_rest = would < 0 and 5 or would, false, 0, 0
+    else
+      -- Both parts refill at once, each up to what it holds.
+      local a, z = (own and tpm * share or 0) * speed / 1000000, tpm * rest * speed / 1000000
+      refusal, wait = 5, wait_for(cost - mine - left, a + z)
+      local own_full, rest_full = wait_for(full_own - mine, a), wait_for(full - left, z)
+      if cost > full + full_own then
+        wait = max(own_full, rest_full)
+      elseif wait > own_full then
+        wait = wait_for(cost - full_own - left, z)
+      elseif wait > rest_full then
+        wait = wait_for(cost - full - mine, a)
+      end
+      if own and cost <= full_own then
+        wait = min(wait, wait_for(cost - mine, a))
+      end
+      wait = burst > 0 and max(1, wait) or LONG
+    end
+  end
+end
+
+-- What was decided. A nonce that has a record repeats its answer; one that is settled is refused.
+local old, from, reason = nil, -1, -1
+if refusal then
+  old = call('GET', KEYS[3])
+else
+  if probe == 1 and state == 2 then
+    from, reason = 2, 4
+    state, epoch, successes = 1, max(epoch + 1, now), 0
+  end
+  old = call(
+    'SET', KEYS[3],
+    format('%.0f %d %.0f %.0f 0 %d', epoch, probe, from_own, from_rest, spend and 0 or 2),
+    'PX', ttl, 'NX', 'GET'
+  )
+end
+if old then
+  local then_epoch, then_probe, half = match(old, '^(%d+) (%d) %d+ %d+ %d (%d)$')
+  if not half or half == '1' then
+    return redis.error_reply('SLUICE this admission is settled')
+  end
+  if from == 2 then
+    state = 2
+  end
+  return {
+    then_probe + 0, -1, 0, state, then_epoch + 0, state == 2 and max(0, till - now) or 0,
+    tpm and floor((left + mine) / UNIT) or NONE, floor(speed / 10000), -1, -1, -1, opener,
+  }
+end
+local answer = refusal or probe
+if not refusal then
+  -- Admissions per minute, for the reference rate of a ramp.
+  local minute, count, older = floor(now / 60000), 1, ''
+  if b[4] then
+    local m, n, o = match(b[4], '^(%d+) (%d+) (.*)$')
+    m = m + 0
+    if m == minute then
+      count, older = n + 1, o
+    else
+      older = format('%.0f:%.0f;', m, n) .. o
+      for from_here, past in gmatch(older, '()(%d+):%d+;') do
+        if past + 10 < minute then
+          older = sub(older, 1, from_here - 1)
+          break
+        end
+      end
+    end
+  end
+  local clock_text = format('%.0f %.0f', now, offset)
+  local rates = format('%.0f %.0f ', minute, count) .. older
+  if probe == 1 or not b[3] then
+    if probe == 1 then
+      permits = permits .. sub(KEYS[3], -32) .. format(':%.0f;', now + lease)
+    end
+    call(
+      'HSET', KEYS[1], 'k', clock_text, 'r', rates, 'p', permits,
+      's', format('%d %.0f %.0f %.0f %.0f %.0f %.0f', state, epoch, till, cool, successes, reference, closed)
+    )
+  elseif ramp then
+    call('HSET', KEYS[1], 'k', clock_text, 'r', rates, 'a', format('%.0f %.0f', ramp, now))
+  else
+    call('HSET', KEYS[1], 'k', clock_text, 'r', rates)
+  end
+  if spend then
+    left, mine = left - from_rest, mine - from_own
+    if rpm then
+      requests = requests - UNIT
+    end
+  end
+end
+if (not refusal and spend or quota_head) and (tpm or rpm or q[2]) then
+  call(
+    'HSET', KEYS[2], 'q',
+    format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', left, requests, at, off, paused, rate, throttled, refill)
+  )
+  if own and tpm then
+    call('HSET', KEYS[4], 'q', format('%.0f %.0f', mine, refill))
+    call('PEXPIRE', KEYS[4], TTL)
+  end
+  if quota_head then
+    call('HSET', KEYS[2], 'c', quota_head)
+    call('PEXPIRE', KEYS[2], TTL)
+  end
+end
+if head then
+  call('HSET', KEYS[1], 'c', head, 'k', format('%.0f %.0f', now, offset))
+  if replaced and match(replaced, '^%d+ %d+ %d+') ~= match(rules, '^%d+ %d+ %d+') then
+    call('HSET', KEYS[1], 'w', '')
+  end
+  call('PEXPIRE', KEYS[1], lifetime(rules))
+end
+if from >= 0 then
+  redis.pcall(
+    'PUBLISH', ARGV[4],
+    match(KEYS[1], '{(%w+)}') .. format(' %.0f %d %d %d 0 0 0 0 0 ', epoch, from, state, reason) .. tag .. ' ' .. opener
+  )
+end
+return {
+  answer, would, wait, state, epoch, state == 2 and max(0, till - now) or 0,
+  tpm and floor((left + mine) / UNIT) or NONE, floor(speed / 10000), from, from >= 0 and state or -1, reason, opener,
+}
