@@ -1,0 +1,5 @@
+//! The provider over real sockets.
+#![cfg(test)]
+
+mod openai;
+mod support;
