@@ -95,6 +95,26 @@ impl StoreErrorKind {
         }
     }
 
+    /// Whether the call may have taken effect all the same.
+    #[must_use]
+    pub const fn is_lost(self) -> bool {
+        matches!(self, Self::Timeout | Self::Closed | Self::BadReply)
+    }
+
+    /// Whether it says something of the store, and not of one call or one target.
+    #[must_use]
+    pub const fn is_outage(self) -> bool {
+        !matches!(
+            self,
+            Self::Skipped
+                | Self::Settled
+                | Self::BadArgument
+                | Self::BadReply
+                | Self::WrongType
+                | Self::CrossSlot
+        )
+    }
+
     /// Reads the first words of an error that a server or a script answered.
     #[must_use]
     pub fn of_message(message: &str) -> Self {

@@ -21,10 +21,16 @@ pub mod clock;
 pub mod embedded;
 pub mod error;
 pub mod home;
+mod local_share;
 mod random;
 pub mod script;
+pub mod store;
+mod store_breaker;
 
 pub use agent_tag::AgentTag;
 pub use embedded::EmbeddedHome;
 pub use error::{StoreError, StoreErrorKind};
 pub use home::{Home, HomeFuture, HomeKind};
+pub use store::{
+    Admission, Known, SettleJob, Shared, Store, StoreConfig, StoreHealth, StoreStats, Ticket, TransitionEvent,
+};

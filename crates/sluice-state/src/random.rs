@@ -18,6 +18,11 @@ impl Random {
         Nonce(self.0.lock().random())
     }
 
+    /// In [0, 1).
+    pub(crate) fn fraction(&self) -> f64 {
+        self.0.lock().random()
+    }
+
     /// Anything up to `most`.
     pub(crate) fn up_to(&self, most: Duration) -> Duration {
         most.mul_f64(self.0.lock().random::<f64>())
