@@ -140,6 +140,45 @@ impl Decoder {
         self.mid_frame()
     }
 
+    /// The event that the end of the stream cut off, as if its blank line had come.
+    ///
+    /// Event streams drop it. Accounting may look at it all the same, as some servers end their last
+    /// `data: [DONE]` without a blank line.
+    pub fn cut_off(&mut self, mut on: impl FnMut(Event<'_>)) {
+        if self.skip != Skip::No {
+            return;
+        }
+        let end = self.offset;
+        let mut borrowed = None;
+        if !self.line.is_empty() {
+            self.end_line(&[], &mut borrowed, end, &mut |_| {});
+        }
+        self.dispatch(borrowed, end, &mut |decoded| {
+            if let Decoded::Event(event) = decoded {
+                on(event);
+            }
+        });
+    }
+
+    /// Whether the current frame has anything that a client has not dispatched yet: a field, or part of a
+    /// line. Comments and blank lines are nothing.
+    #[must_use]
+    pub fn undispatched(&self) -> bool {
+        self.has_data || !self.event.is_empty() || !self.line.is_empty()
+    }
+
+    /// Whether the current frame is over the bound and is being skipped.
+    #[must_use]
+    pub fn skipping(&self) -> bool {
+        self.skip != Skip::No
+    }
+
+    /// Offset in the stream of the current frame's first byte.
+    #[must_use]
+    pub const fn frame_start(&self) -> u64 {
+        self.frame_start
+    }
+
     /// Whether the stream stands inside a frame: bytes came since the last blank line.
     #[must_use]
     pub fn mid_frame(&self) -> bool {

@@ -41,9 +41,9 @@ pub struct RequestFacts {
     /// `background`: the provider goes on when the connection ends.
     pub background: bool,
     /// Where the model's value is in the body, quotes included.
-    pub(super) model_span: Range<usize>,
+    pub(crate) model_span: Range<usize>,
     /// Where the value of `stream_options` is.
-    pub(super) stream_options_span: Option<Range<usize>>,
+    pub(crate) stream_options_span: Option<Range<usize>>,
 }
 
 /// The longest answer that was asked for.

@@ -1,0 +1,213 @@
+//! How much time an exchange has: the policy's total, shortened by the caller's own deadline.
+//!
+//! - `x-sluice-timeout-ms` is the caller's word and bounds the whole exchange.
+//! - `x-stainless-timeout` and `x-stainless-read-timeout` (seconds) are what the official SDKs send of their
+//!   own timeout. It is a *read* timeout: it bounds the wait for a plain answer as a whole, but only the silence
+//!   inside a stream. So it shortens the total of plain answers, and of streams the first-token deadline,
+//!   since nothing is sent before the first token.
+//!
+//! Garbage (text, zero, negative numbers, NaN, infinities) is as if absent; a longer time than the policy's changes
+//! nothing. Time is the time since any fixed moment.
+
+use std::time::Duration;
+
+use crate::policy::Deadlines;
+
+/// Where an exchange stands: the words of refusals and of the deadline's checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// Reading the request.
+    Receive,
+    /// Finding the route.
+    Route,
+    /// Estimating tokens.
+    Estimate,
+    /// Going into the lane's queue.
+    Enqueue,
+    /// In the queue, and coming out of it.
+    Dequeue,
+    /// Choosing a target.
+    Target,
+    /// Asking the shared state.
+    Admit,
+    /// The upstream call, before its first token.
+    Attempt,
+    /// Waiting for the next attempt.
+    Backoff,
+    /// Relaying the answer.
+    Relay,
+}
+
+impl Stage {
+    /// The word in metrics, logs and errors.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Receive => "receive",
+            Self::Route => "route",
+            Self::Estimate => "estimate",
+            Self::Enqueue => "enqueue",
+            Self::Dequeue => "dequeue",
+            Self::Target => "target",
+            Self::Admit => "admit",
+            Self::Attempt => "attempt",
+            Self::Backoff => "backoff",
+            Self::Relay => "relay",
+        }
+    }
+}
+
+/// What the caller says of its own patience.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CallersDeadline {
+    /// `x-sluice-timeout-ms`
+    pub stated: Option<Duration>,
+    /// The SDK's read timeout.
+    pub hint: Option<Duration>,
+}
+
+impl CallersDeadline {
+    /// Reads the headers; `header` looks a lower-case name up.
+    #[must_use]
+    pub fn read<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Self {
+        let seconds = |name| header(name).and_then(|value| positive(value, 1.0));
+        Self {
+            stated: header("x-sluice-timeout-ms").and_then(|value| positive(value, 0.001)),
+            hint: seconds("x-stainless-timeout").or_else(|| seconds("x-stainless-read-timeout")),
+        }
+    }
+}
+
+fn positive(value: &str, unit: f64) -> Option<Duration> {
+    let value = value.trim();
+    // Rust reads "inf" and "nan" as numbers.
+    if !value.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
+        return None;
+    }
+    let seconds = value.parse::<f64>().ok()? * unit;
+    let duration = Duration::try_from_secs_f64(seconds).ok()?;
+    (duration >= Duration::from_millis(1)).then_some(duration)
+}
+
+/// The deadlines of one exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    started: Duration,
+    total: Duration,
+    first_token: Duration,
+    callers: bool,
+    received: Option<Duration>,
+}
+
+impl Budget {
+    /// `started`: the arrival of the exchange.
+    #[must_use]
+    pub fn new(policy: &Deadlines, caller: CallersDeadline, streamed: bool, started: Duration) -> Self {
+        let hint = if streamed { None } else { caller.hint };
+        let theirs = [caller.stated, hint].into_iter().flatten().min();
+        let callers = theirs.is_some_and(|theirs| theirs < policy.total);
+        let first_token_hint = if streamed { caller.hint } else { None };
+        Self {
+            started,
+            total: theirs.map_or(policy.total, |theirs| theirs.min(policy.total)),
+            first_token: first_token_hint.map_or(policy.first_token, |hint| hint.min(policy.first_token)),
+            callers,
+            received: [caller.stated, caller.hint].into_iter().flatten().min(),
+        }
+    }
+
+    /// What is left of the total; zero when it has passed.
+    #[must_use]
+    pub fn remaining(&self, now: Duration) -> Duration {
+        self.total.saturating_sub(now.saturating_sub(self.started))
+    }
+
+    #[must_use]
+    pub fn expired(&self, now: Duration) -> bool {
+        self.remaining(now).is_zero()
+    }
+
+    /// Whether waiting for `wait` and then being served for `service` still fits.
+    #[must_use]
+    pub fn fits(&self, now: Duration, wait: Duration, service: Duration) -> bool {
+        wait.saturating_add(service) <= self.remaining(now)
+    }
+
+    /// The first-token deadline of an attempt that starts now, within what remains.
+    #[must_use]
+    pub fn first_token(&self, now: Duration) -> Duration {
+        self.first_token.min(self.remaining(now))
+    }
+
+    /// The total, from the start.
+    #[must_use]
+    pub const fn total(&self) -> Duration {
+        self.total
+    }
+
+    /// The total is the caller's, shorter than the policy's: its passing says nothing of a provider.
+    #[must_use]
+    pub const fn is_callers(&self) -> bool {
+        self.callers
+    }
+
+    /// What the caller sent, as evidence in refusals.
+    #[must_use]
+    pub const fn received(&self) -> Option<Duration> {
+        self.received
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn read(headers: &[(&str, &str)]) -> CallersDeadline {
+        CallersDeadline::read(|name| headers.iter().find(|(n, _)| *n == name).map(|(_, v)| *v))
+    }
+
+    #[test]
+    fn headers_and_garbage() {
+        assert_eq!(read(&[("x-sluice-timeout-ms", "1500")]).stated, Some(ms(1_500)));
+        assert_eq!(read(&[("x-stainless-timeout", "600")]).hint, Some(ms(600_000)));
+        assert_eq!(read(&[("x-stainless-read-timeout", "2.5")]).hint, Some(ms(2_500)));
+        for garbage in ["", "0", "-5", "soon", "nan", "inf", "1e400", "0.0000001", "NotGiven", "0x10"] {
+            assert_eq!(read(&[("x-sluice-timeout-ms", garbage)]).stated, None, "{garbage:?}");
+            assert_eq!(
+                read(&[("x-stainless-timeout", garbage)]).hint.filter(|d| *d < ms(1)),
+                None,
+                "{garbage:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_caller_can_only_shorten() {
+        let policy = Deadlines::default();
+        let long = Budget::new(&policy, read(&[("x-sluice-timeout-ms", "900000")]), false, ms(0));
+        assert_eq!((long.total(), long.is_callers()), (policy.total, false));
+        let short = Budget::new(&policy, read(&[("x-sluice-timeout-ms", "2000")]), true, ms(100));
+        assert!(short.is_callers());
+        assert_eq!(short.remaining(ms(600)), ms(1_500));
+        assert_eq!(short.first_token(ms(600)), ms(1_500));
+        assert!(short.fits(ms(600), ms(500), ms(1_000)));
+        assert!(!short.fits(ms(600), ms(501), ms(1_000)));
+        assert!(!short.expired(ms(2_099)) && short.expired(ms(2_100)));
+        assert_eq!(short.remaining(ms(0)), ms(2_000), "a clock that stepped back");
+    }
+
+    #[test]
+    fn an_sdks_read_timeout_bounds_plain_answers_and_first_tokens() {
+        let policy = Deadlines::default();
+        let hint = read(&[("x-stainless-timeout", "5")]);
+        let plain = Budget::new(&policy, hint, false, ms(0));
+        assert_eq!((plain.total(), plain.is_callers()), (ms(5_000), true));
+        let streamed = Budget::new(&policy, hint, true, ms(0));
+        assert_eq!((streamed.total(), streamed.first_token(ms(0))), (policy.total, ms(5_000)));
+        assert_eq!(streamed.received(), Some(ms(5_000)));
+    }
+}
