@@ -83,8 +83,7 @@ if b[3] and judge and (epoch == epoch_then or late_stall) then
       reason = 3
     end
   elseif state == 1 then
-    local held, kept
-    kept, _, _, held = permits_out(permits, now, sub(KEYS[3], -32), true)
+    local kept, _, _, held = permits_out(permits, now, sub(KEYS[3], -32), true)
     if late_stall then
       reason = 5
     elseif held then
