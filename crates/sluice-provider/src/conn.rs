@@ -19,6 +19,7 @@ pub(crate) struct ConnState {
     left: AtomicBool,
     reset: AtomicBool,
     control: AtomicBool,
+    http2: AtomicBool,
 }
 
 impl ConnState {
@@ -29,6 +30,7 @@ impl ConnState {
             left: AtomicBool::new(false),
             reset: AtomicBool::new(false),
             control: AtomicBool::new(false),
+            http2: AtomicBool::new(false),
         })
     }
 
@@ -43,6 +45,17 @@ impl ConnState {
 
     pub(crate) fn is_for_control(&self) -> bool {
         self.control.load(Relaxed)
+    }
+
+    pub(crate) fn speaks_http2(&self) {
+        self.http2.store(true, Relaxed);
+    }
+
+    /// Ends one call by a reset: on HTTP/2 its stream's, which needs nothing here, elsewhere the connection's.
+    pub(crate) fn reset_call(&self) {
+        if !self.http2.load(Relaxed) {
+            self.reset_on_close();
+        }
     }
 
     /// When the connection is dropped it is reset instead of closed.

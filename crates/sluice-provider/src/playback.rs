@@ -121,7 +121,7 @@ impl Playback {
                 Stage::Aborting(how) => {
                     sleep(CUT_GRACE).await;
                     if how == CutHow::Reset {
-                        self.conn.reset_on_close();
+                        self.conn.reset_call();
                     }
                     self.call.finish(Outcome::Cut);
                     self.stage = Stage::Gone;
@@ -288,7 +288,7 @@ pub(crate) fn halves(
         };
         sleep(CUT_GRACE).await;
         if cut.how == CutHow::Reset {
-            conn.reset_on_close();
+            conn.reset_call();
         }
         call.finish(Outcome::Cut);
         // Without a length the body just ends; with one the HTTP server closes the connection.

@@ -51,6 +51,9 @@ pub(crate) async fn handle(
     if shared.connections() == Connections::Hang {
         return std::future::pending().await;
     }
+    if request.version() == http::Version::HTTP_2 {
+        conn.speaks_http2();
+    }
     let (parts, body) = request.into_parts();
     // A client that leaves while it sends was never a call.
     let body = Limited::new(body, MAX_BODY).collect().await.map_err(|_| Abort)?.to_bytes();
@@ -114,7 +117,7 @@ impl Exchange {
         }
         if let Some(connection @ (Connection::Close | Connection::Reset)) = self.behaviour.connection {
             if connection == Connection::Reset {
-                self.conn.reset_on_close();
+                self.conn.reset_call();
             }
             self.call.finish(Outcome::Cut);
             return Err(Abort);

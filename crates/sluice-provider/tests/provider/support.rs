@@ -109,13 +109,11 @@ pub(crate) async fn read(response: Response<Incoming>) -> Answer {
     let mut text = Vec::new();
     let mut whole = true;
     while let Some(frame) = body.frame().await {
-        match frame {
-            Ok(frame) => text.extend_from_slice(&frame.into_data().unwrap_or_default()),
-            Err(_) => {
-                whole = false;
-                break;
-            }
-        }
+        let Ok(frame) = frame else {
+            whole = false;
+            break;
+        };
+        text.extend_from_slice(&frame.into_data().unwrap_or_default());
     }
     Answer { status: parts.status, headers: parts.headers, text: String::from_utf8(text).unwrap(), whole }
 }
