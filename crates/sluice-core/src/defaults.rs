@@ -18,18 +18,18 @@ pub mod deadlines {
     /// First token of a stream, counted from the start of the attempt.
     pub const FIRST_TOKEN: Duration = Duration::from_secs(10);
     /// The whole exchange.
-    pub const TOTAL: Duration = Duration::from_secs(300);
+    pub const TOTAL: Duration = Duration::from_mins(5);
     /// Between two signs of life of a stream, from its first token on.
     pub const STALL: Duration = Duration::from_secs(20);
     /// Without a text, reasoning or tool-call delta, however many pings arrive.
-    pub const MAX_SILENCE: Duration = Duration::from_secs(300);
+    pub const MAX_SILENCE: Duration = Duration::from_mins(5);
 }
 
 /// The circuit breaker of a target.
 pub mod breaker {
     use super::Duration;
     /// Length of a time window.
-    pub const WINDOW: Duration = Duration::from_secs(60);
+    pub const WINDOW: Duration = Duration::from_mins(1);
     /// Buckets in a time window.
     pub const WINDOW_BUCKETS: u32 = 10;
     /// Outcomes in a count window.
@@ -47,12 +47,12 @@ pub mod breaker {
     pub const COOLDOWN_JITTER_PERCENT: u32 = 20;
     /// Growth of the cool-down per repeated trip; 100 is none.
     pub const COOLDOWN_GROWTH_PERCENT: u32 = 150;
-    pub const COOLDOWN_MAX: Duration = Duration::from_secs(300);
+    pub const COOLDOWN_MAX: Duration = Duration::from_mins(5);
     pub const PROBE_CONCURRENCY: u32 = 1;
     pub const PROBE_SUCCESSES: u32 = 3;
     /// What a probe's lease is longer than its first-token deadline (or its remaining total deadline).
     pub const PROBE_LEASE_GRACE: Duration = Duration::from_secs(10);
-    pub const RAMP: Duration = Duration::from_secs(60);
+    pub const RAMP: Duration = Duration::from_mins(1);
     pub const RAMP_INITIAL_PERCENT: u32 = 10;
 }
 
@@ -62,7 +62,7 @@ pub mod quota {
     /// Reserved for a request that names no maximum.
     pub const MAX_OUTPUT_TOKENS: u64 = 1_024;
     /// Longest pause a provider's Retry-After can cause.
-    pub const PAUSE_MAX: Duration = Duration::from_secs(300);
+    pub const PAUSE_MAX: Duration = Duration::from_mins(5);
     /// Pause after a 429 that names none.
     pub const PAUSE: Duration = Duration::from_secs(5);
     /// What is left of the refill rate after a pause, once per pause.
@@ -72,7 +72,7 @@ pub mod quota {
     /// Recovery of the refill rate, in percent of the nominal rate per second.
     pub const RECOVERY_PERCENT_PER_SECOND: u32 = 1;
     /// Quiet time without a 429 after which the rate recovers.
-    pub const RECOVERY_DELAY: Duration = Duration::from_secs(60);
+    pub const RECOVERY_DELAY: Duration = Duration::from_mins(1);
     pub const TENANT_WEIGHT: u32 = 1;
 }
 
@@ -121,7 +121,7 @@ pub mod retries {
     /// Retries that the budget always allows in one window.
     pub const BUDGET_MINIMUM: u32 = 1;
     /// Longest Retry-After an exchange waits for.
-    pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+    pub const RETRY_AFTER_MAX: Duration = Duration::from_mins(1);
     /// gRPC's retry throttling (gRFC A6), where a policy has it: tokens when full.
     pub const THROTTLING_MAX_TOKENS: u32 = 10;
     /// What a success returns, in percent of a token.

@@ -30,7 +30,7 @@ pub struct DecayingHistogram {
 
 impl DecayingHistogram {
     /// Ten minutes suit the agent: longer than a burst, shorter than a day's rhythm.
-    pub const HALF_LIFE: Duration = Duration::from_secs(600);
+    pub const HALF_LIFE: Duration = Duration::from_mins(10);
 
     #[must_use]
     pub fn new(half_life: Duration) -> Self {
@@ -59,7 +59,7 @@ impl DecayingHistogram {
     /// The value below which `percent` of the decayed samples lie; `None` while there are too few.
     #[must_use]
     pub fn percentile(&self, now: Duration, percent: u32) -> Option<Duration> {
-        if self.total / self.weight(now) < SAMPLES_MIN {
+        if (self.total / self.weight(now)).round() < SAMPLES_MIN {
             return None;
         }
         let wanted = self.total * f64::from(percent.min(100)) / 100.0;

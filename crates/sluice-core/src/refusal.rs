@@ -33,7 +33,7 @@ use crate::units::millis;
 use crate::wire::{ErrorText, Operation, error_body, stream_error};
 
 /// The longest Retry-After that both official SDKs honour.
-pub const SDK_PATIENCE: Duration = Duration::from_secs(60);
+pub const SDK_PATIENCE: Duration = Duration::from_mins(1);
 
 /// Why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -161,7 +161,7 @@ pub struct AdaptiveThrottle {
 }
 
 impl AdaptiveThrottle {
-    pub const WINDOW: Duration = Duration::from_secs(120);
+    pub const WINDOW: Duration = Duration::from_mins(2);
 
     /// `k_percent`: 200 lets twice as many requests out as are accepted; lower is stricter, below 100 never.
     #[must_use]

@@ -18,7 +18,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// No wait is longer.
-pub const LONGEST: Duration = Duration::from_secs(24 * 3_600);
+pub const LONGEST: Duration = Duration::from_hours(24);
 
 /// Reads how long to wait. `header` looks a lower-case name up; several values: the first.
 #[must_use]
@@ -143,17 +143,17 @@ mod tests {
         retry_after(|name| headers.iter().find(|(n, _)| *n == name).map(|(_, v)| *v), now)
     }
 
-    fn ms(ms: u64) -> Option<Duration> {
-        Some(Duration::from_millis(ms))
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
     }
 
     #[test]
     fn retry_after_in_every_form() {
         for (value, want) in [
-            ("7", ms(7_000)),
-            (" 7 ", ms(7_000)),
-            ("0.5", ms(500)),
-            ("0", ms(0)),
+            ("7", Some(ms(7_000))),
+            (" 7 ", Some(ms(7_000))),
+            ("0.5", Some(ms(500))),
+            ("0", Some(ms(0))),
             ("-1", None),
             ("1e9", Some(LONGEST)),
             ("1e400", Some(LONGEST)),
@@ -163,8 +163,8 @@ mod tests {
             ("inf", None),
             ("infinity", None),
             ("0x10", None),
-            ("Thu, 01 Jan 2026 00:00:30 GMT", ms(30_000)),
-            ("Wed, 01 Jan 2025 00:00:00 GMT", ms(0)),
+            ("Thu, 01 Jan 2026 00:00:30 GMT", Some(ms(30_000))),
+            ("Wed, 01 Jan 2025 00:00:00 GMT", Some(ms(0))),
             ("Thu, 01 Jan 2099 00:00:00 GMT", Some(LONGEST)),
             ("Thu, 99 Jan 2026 00:00:30 GMT", None),
         ] {
@@ -174,26 +174,26 @@ mod tests {
 
     #[test]
     fn the_sdks_order() {
-        assert_eq!(read(&[("retry-after-ms", "1500"), ("retry-after", "20")]), ms(1_500));
-        assert_eq!(read(&[("retry-after-ms", "-1"), ("retry-after", "20")]), ms(20_000));
-        assert_eq!(read(&[("retry-after", "-1"), ("x-ratelimit-reset-requests", "2s")]), ms(2_000));
+        assert_eq!(read(&[("retry-after-ms", "1500"), ("retry-after", "20")]), Some(ms(1_500)));
+        assert_eq!(read(&[("retry-after-ms", "-1"), ("retry-after", "20")]), Some(ms(20_000)));
+        assert_eq!(read(&[("retry-after", "-1"), ("x-ratelimit-reset-requests", "2s")]), Some(ms(2_000)));
         assert_eq!(read(&[]), None);
     }
 
     #[test]
     fn openais_resets() {
         let both = [("x-ratelimit-reset-requests", "8.64s"), ("x-ratelimit-reset-tokens", "6m0s")];
-        assert_eq!(read(&both), ms(8_640), "unknown what ran out: the shortest");
+        assert_eq!(read(&both), Some(ms(8_640)), "unknown what ran out: the shortest");
         let mut spent = both.to_vec();
         spent.extend([("x-ratelimit-remaining-requests", "9"), ("x-ratelimit-remaining-tokens", "0")]);
-        assert_eq!(read(&spent), ms(360_000), "the one that ran out");
+        assert_eq!(read(&spent), Some(ms(360_000)), "the one that ran out");
         let azure = [
             ("x-ratelimit-reset-requests", "-1"),
             ("x-ratelimit-reset-tokens", "-1"),
             ("x-ratelimit-remaining-requests", "-1"),
         ];
         assert_eq!(read(&azure), None);
-        assert_eq!(read(&[("x-ratelimit-reset-tokens", "12")]), ms(12_000), "some write seconds");
+        assert_eq!(read(&[("x-ratelimit-reset-tokens", "12")]), Some(ms(12_000)), "some write seconds");
         let plenty = [("x-ratelimit-remaining-tokens", "99"), ("x-ratelimit-reset-tokens", "5s")];
         assert_eq!(read(&plenty), None, "not what refused");
     }
@@ -201,11 +201,11 @@ mod tests {
     #[test]
     fn go_durations() {
         for (text, want) in [
-            ("1h15m30.918s", ms(4_530_918)),
-            ("6m0s", ms(360_000)),
-            ("21ms", ms(21)),
-            ("0s", ms(0)),
-            ("1d", ms(86_400_000)),
+            ("1h15m30.918s", Some(ms(4_530_918))),
+            ("6m0s", Some(ms(360_000))),
+            ("21ms", Some(ms(21))),
+            ("0s", Some(ms(0))),
+            ("1d", Some(ms(86_400_000))),
             ("1500µs", Some(Duration::from_micros(1_500))),
             ("5", None),
             ("s", None),
@@ -221,20 +221,20 @@ mod tests {
     #[test]
     fn anthropics_resets() {
         let reset = ("anthropic-ratelimit-tokens-reset", "2026-01-01T00:00:10Z");
-        assert_eq!(read(&[reset, ("anthropic-ratelimit-tokens-remaining", "0")]), ms(10_000));
-        assert_eq!(read(&[("anthropic-ratelimit-requests-reset", "2025-01-01T00:00:00Z")]), ms(0));
+        assert_eq!(read(&[reset, ("anthropic-ratelimit-tokens-remaining", "0")]), Some(ms(10_000)));
+        assert_eq!(read(&[("anthropic-ratelimit-requests-reset", "2025-01-01T00:00:00Z")]), Some(ms(0)));
         assert_eq!(read(&[("anthropic-ratelimit-requests-reset", "tomorrow")]), None);
     }
 
     #[test]
     fn epoch_or_wait() {
         let at = (NOW_S + 42).to_string();
-        assert_eq!(read(&[("x-ratelimit-reset", &at)]), ms(42_000));
-        assert_eq!(read(&[("x-ratelimit-reset", &format!("{at}000"))]), ms(42_000));
-        assert_eq!(read(&[("x-ratelimit-reset", "42")]), ms(42_000));
-        assert_eq!(read(&[("ratelimit-reset", "3")]), ms(3_000));
+        assert_eq!(read(&[("x-ratelimit-reset", &at)]), Some(ms(42_000)));
+        assert_eq!(read(&[("x-ratelimit-reset", &format!("{at}000"))]), Some(ms(42_000)));
+        assert_eq!(read(&[("x-ratelimit-reset", "42")]), Some(ms(42_000)));
+        assert_eq!(read(&[("ratelimit-reset", "3")]), Some(ms(3_000)));
         assert_eq!(read(&[("x-ratelimit-reset", "-1")]), None);
-        assert_eq!(read(&[("x-ratelimit-reset", "1000000000")]), ms(0), "2001 is past");
+        assert_eq!(read(&[("x-ratelimit-reset", "1000000000")]), Some(ms(0)), "2001 is past");
     }
 
     proptest! {

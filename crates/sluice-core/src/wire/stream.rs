@@ -80,6 +80,6 @@ impl StreamReader {
 pub(super) fn add_usage(known: &mut WireUsage, report: Option<WireUsage>) -> Option<Usage> {
     let report = report?;
     report.usage()?;
-    known.update(report);
+    known.update(&report);
     known.usage()
 }

@@ -62,8 +62,8 @@ struct Details {
 impl WireUsage {
     /// Lays a later report over this one: the fields it has replace, the others stay. Anthropic's reports
     /// are cumulative and only the first has the input, so summing would be wrong.
-    pub(super) fn update(&mut self, later: Self) {
-        fn last<T>(field: &mut Option<T>, later: Option<T>) {
+    pub(super) fn update(&mut self, later: &Self) {
+        fn last<T: Copy>(field: &mut Option<T>, later: Option<T>) {
             if later.is_some() {
                 *field = later;
             }
@@ -190,8 +190,8 @@ mod tests {
     #[test]
     fn later_reports_replace() {
         let mut all: WireUsage = serde_json::from_str(r#"{"input_tokens":25,"output_tokens":1}"#).unwrap();
-        all.update(serde_json::from_str(r#"{"output_tokens":9}"#).unwrap());
-        all.update(serde_json::from_str(r#"{"output_tokens":15}"#).unwrap());
+        all.update(&serde_json::from_str(r#"{"output_tokens":9}"#).unwrap());
+        all.update(&serde_json::from_str(r#"{"output_tokens":15}"#).unwrap());
         assert_eq!(all.usage().map(|u| (u.input, u.output)), Some((25, 15)));
     }
 }
