@@ -101,6 +101,12 @@ impl StoreErrorKind {
         matches!(self, Self::Timeout | Self::Closed | Self::BadReply)
     }
 
+    /// Whether the connection it came over is of no more use: gone, or to a server that has lost its place.
+    #[must_use]
+    pub const fn ends_connection(self) -> bool {
+        matches!(self, Self::Closed | Self::Connect | Self::Tls | Self::ReadOnly)
+    }
+
     /// Whether it says something of the store, and not of one call or one target.
     #[must_use]
     pub const fn is_outage(self) -> bool {
@@ -118,13 +124,14 @@ impl StoreErrorKind {
     /// Reads the first words of an error that a server or a script answered.
     #[must_use]
     pub fn of_message(message: &str) -> Self {
-        const KINDS: [(&str, StoreErrorKind); 16] = [
+        const KINDS: [(&str, StoreErrorKind); 17] = [
             ("SLUICE this admission", StoreErrorKind::Settled),
             ("SLUICE", StoreErrorKind::BadArgument),
             ("NOSCRIPT", StoreErrorKind::NoScript),
             ("NOPERM", StoreErrorKind::NoPerm),
-            // A script's own command without a right, or on a key of another type, has another head.
+            // A script's own command without a right has another head.
             ("permissions", StoreErrorKind::NoPerm),
+            ("user executing the script can't", StoreErrorKind::NoPerm),
             ("WRONGPASS", StoreErrorKind::Auth),
             ("NOAUTH", StoreErrorKind::Auth),
             ("WRONGTYPE", StoreErrorKind::WrongType),

@@ -12,6 +12,7 @@
 //! |---|---|
 //! | [`store`] | the facade that agents use: admit, settle, what is known, transitions, health |
 //! | [`home`] | the trait of a home |
+//! | [`redis_home`] | Redis, stand-alone, behind Sentinels or in a cluster |
 //! | [`embedded`] | the interpreter and its key space |
 //! | [`script`] | the scripts, their arguments and their replies |
 //! | [`error`] | what can go wrong |
@@ -23,6 +24,7 @@ pub mod error;
 pub mod home;
 mod local_share;
 mod random;
+pub mod redis_home;
 pub mod script;
 pub mod store;
 mod store_breaker;
@@ -31,6 +33,7 @@ pub use agent_tag::AgentTag;
 pub use embedded::EmbeddedHome;
 pub use error::{StoreError, StoreErrorKind};
 pub use home::{Home, HomeFuture, HomeKind};
+pub use redis_home::{RedisConfig, RedisHome};
 pub use store::{
     Admission, Known, SettleJob, Shared, Store, StoreConfig, StoreHealth, StoreStats, Ticket, TransitionEvent,
 };

@@ -10,7 +10,7 @@ use sluice_core::policy::{OnUnreachable, TargetPolicy};
 /// The policy that the agent's own home goes by. `revision` must be higher than that of the last one for
 /// this target: the newest share rules.
 #[must_use]
-pub fn local_policy(target: &TargetPolicy, agents: u32, revision: u64) -> TargetPolicy {
+pub(crate) fn local_policy(target: &TargetPolicy, agents: u32, revision: u64) -> TargetPolicy {
     let mut local = target.clone();
     local.rules.revision = revision;
     match target.rules.state_store.rules.on_unreachable {

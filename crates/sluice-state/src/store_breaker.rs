@@ -11,13 +11,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Failures in a row that take the store out of the path.
-pub const FAILURES: u32 = 3;
+pub(crate) const FAILURES: u32 = 3;
 /// The first pause between two tries, and the longest.
-pub const FIRST_PAUSE: Duration = Duration::from_millis(100);
-pub const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StoreState {
+pub(crate) enum StoreState {
     /// Exchanges ask it.
     Up,
     /// Exchanges don't; it is tried again at `at`.
@@ -25,7 +25,7 @@ pub enum StoreState {
 }
 
 #[derive(Debug, Clone)]
-pub struct StoreBreaker {
+pub(crate) struct StoreBreaker {
     state: StoreState,
     failures: u32,
     tries: u32,
@@ -34,30 +34,31 @@ pub struct StoreBreaker {
 impl StoreBreaker {
     /// A store that has not been reached yet: the first try is due at once.
     #[must_use]
-    pub fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self { state: StoreState::Down { since: now, at: now }, failures: 0, tries: 0 }
     }
 
     #[must_use]
-    pub fn state(&self) -> StoreState {
+    pub(crate) fn state(&self) -> StoreState {
         self.state
     }
 
     /// Whether an exchange may ask the store.
     #[must_use]
-    pub fn is_up(&self) -> bool {
+    pub(crate) fn is_up(&self) -> bool {
         self.state == StoreState::Up
     }
 
     /// An exchange was answered.
-    pub fn answered(&mut self) {
+    pub(crate) fn answered(&mut self) {
         self.failures = 0;
     }
 
-    /// An exchange was not; says whether this took the store out of the path. `draw` is in [0, 1).
-    pub fn failed(&mut self, now: Instant, draw: f64) -> bool {
+    /// An exchange was not; says whether this took the store out of the path. Without a connection there is
+    /// nothing to wait for: `disconnected` does so at once. `draw` is in [0, 1).
+    pub(crate) fn failed(&mut self, now: Instant, disconnected: bool, draw: f64) -> bool {
         self.failures = self.failures.saturating_add(1);
-        if self.failures < FAILURES || !self.is_up() {
+        if !self.is_up() || (self.failures < FAILURES && !disconnected) {
             return false;
         }
         self.tries = 0;
@@ -66,14 +67,14 @@ impl StoreBreaker {
     }
 
     /// The background try worked; says whether the store was out of the path.
-    pub fn recovered(&mut self) -> bool {
+    pub(crate) fn recovered(&mut self) -> bool {
         let was_down = !self.is_up();
         *self = Self { state: StoreState::Up, failures: 0, tries: 0 };
         was_down
     }
 
     /// The background try did not. `draw` is in [0, 1).
-    pub fn still_down(&mut self, now: Instant, draw: f64) {
+    pub(crate) fn still_down(&mut self, now: Instant, draw: f64) {
         if let StoreState::Down { since, .. } = self.state {
             self.tries = self.tries.saturating_add(1);
             self.state = StoreState::Down { since, at: now + self.pause(draw) };
@@ -103,21 +104,28 @@ mod tests {
     #[test]
     fn three_failures_in_a_row_take_it_out() {
         let (mut breaker, now) = up();
-        assert!(!breaker.failed(now, 0.0));
-        assert!(!breaker.failed(now, 0.0));
+        assert!(!breaker.failed(now, false, 0.0));
+        assert!(!breaker.failed(now, false, 0.0));
         breaker.answered();
-        assert!(!breaker.failed(now, 0.0));
-        assert!(!breaker.failed(now, 0.0));
-        assert!(breaker.failed(now, 0.0));
+        assert!(!breaker.failed(now, false, 0.0));
+        assert!(!breaker.failed(now, false, 0.0));
+        assert!(breaker.failed(now, false, 0.0));
         assert!(!breaker.is_up());
-        assert!(!breaker.failed(now, 0.0), "it is told once");
+        assert!(!breaker.failed(now, false, 0.0), "it is told once");
+    }
+
+    #[test]
+    fn a_lost_connection_takes_it_out_at_once() {
+        let (mut breaker, now) = up();
+        assert!(breaker.failed(now, true, 0.0));
+        assert!(!breaker.is_up());
     }
 
     #[test]
     fn the_pauses_grow_to_a_cap_and_jitter_halves_them_at_most() {
         let (mut breaker, now) = up();
         for _ in 0..FAILURES {
-            breaker.failed(now, 0.0);
+            breaker.failed(now, false, 0.0);
         }
         let mut pauses = Vec::new();
         for _ in 0..8 {
@@ -137,7 +145,7 @@ mod tests {
     fn only_the_background_try_brings_it_back() {
         let (mut breaker, now) = up();
         for _ in 0..FAILURES {
-            breaker.failed(now, 0.5);
+            breaker.failed(now, false, 0.5);
         }
         breaker.answered();
         assert!(!breaker.is_up());

@@ -11,7 +11,7 @@ use super::types::{Admission, SettleJob, Ticket};
 use super::{Inner, SharedHome};
 use crate::clock;
 use crate::error::{StoreError, StoreErrorKind};
-use crate::home::HomeKind;
+use crate::home::{Home as _, HomeKind};
 
 /// An admission under way in the shared home. Dropped before it was answered, it is cancelled there: it may
 /// have been granted.
@@ -62,6 +62,7 @@ impl Inner {
 
     async fn admit_shared(&self, target: &Arc<TargetPolicy>, ask: &AdmitAsk) -> Result<AdmitReply, StoreError> {
         match &self.shared {
+            SharedHome::Redis(home) => home.admit(&self.tag, target, ask).await,
             SharedHome::Embedded(home) => home.admit_now(&self.tag, target, ask),
         }
     }

@@ -15,6 +15,7 @@
 //! while it waits for its admission.
 
 mod admit;
+mod connection;
 mod known;
 mod settle;
 mod settle_queue;
@@ -46,6 +47,7 @@ use crate::embedded::EmbeddedHome;
 use crate::error::StoreError;
 use crate::home::{Home as _, HomeKind};
 use crate::random::Random;
+use crate::redis_home::RedisHome;
 use crate::store_breaker::StoreBreaker;
 
 /// Transitions that a slow listener may lag behind.
@@ -77,6 +79,7 @@ struct Inner {
 }
 
 enum SharedHome {
+    Redis(RedisHome),
     Embedded(Arc<EmbeddedHome>),
 }
 
@@ -91,6 +94,7 @@ impl Store {
         let (transitions, _) = broadcast::channel(TRANSITIONS);
         let mut breaker = StoreBreaker::new(clock::now());
         let shared = match config.shared {
+            Shared::Redis(redis) => SharedHome::Redis(RedisHome::new(&redis)?),
             Shared::Embedded(home) => {
                 breaker.recovered();
                 SharedHome::Embedded(home)
@@ -201,6 +205,12 @@ impl Inner {
                 let heard = home.publications();
                 tokio::spawn(stop.clone().run_until_cancelled_owned(Arc::clone(self).hear_embedded(heard)));
             }
+            SharedHome::Redis(_) => {
+                tokio::spawn(stop.clone().run_until_cancelled_owned(Arc::clone(self).keep_connected()));
+                tokio::spawn(stop.clone().run_until_cancelled_owned(Arc::clone(self).keep_listening()));
+                tokio::spawn(stop.clone().run_until_cancelled_owned(Arc::clone(self).poll_unheard()));
+                tokio::spawn(stop.clone().run_until_cancelled_owned(Arc::clone(self).deliver_settlements()));
+            }
         }
     }
 
@@ -210,6 +220,7 @@ impl Inner {
             return self.local.view_now(&local);
         }
         let view = match &self.shared {
+            SharedHome::Redis(home) => home.view(target).await?,
             SharedHome::Embedded(home) => home.view(target).await?,
         };
         self.note_view(target, &view, HomeKind::Shared);
@@ -231,24 +242,5 @@ impl Inner {
         let local = Arc::new(crate::local_share::local_policy(target, agents, revision));
         entry.local = Some((Arc::clone(target), agents, Arc::clone(&local)));
         local
-    }
-}
-
-impl Inner {
-    /// An exchange was not answered.
-    fn store_failed(&self, error: &StoreError) {
-        if !error.kind.is_outage() {
-            return;
-        }
-        let went_down = self.breaker.lock().failed(clock::now(), self.random.fraction());
-        if went_down {
-            self.outage.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(kind = %error.kind, detail = %error.detail, "the shared state is away: this agent goes on by itself");
-            self.health.send_modify(|health| {
-                health.reachable = false;
-                health.error = Some((error.kind, error.detail.clone()));
-            });
-            self.breaker_changed.notify_waiters();
-        }
     }
 }

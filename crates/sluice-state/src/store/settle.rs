@@ -3,17 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use sluice_core::admission::{SettleAsk, SettleReply};
+use tokio::time::Instant;
 
-use super::settle_queue::Pending;
+use super::settle_queue::{Pending, RESEND_WITHIN};
 use super::types::SettleJob;
 use super::{Inner, SharedHome};
 use crate::clock;
 use crate::error::StoreError;
-use crate::home::HomeKind;
+use crate::home::{Home as _, HomeKind};
 
 /// How long a record outlives its exchange's deadline.
 const RECORD_GRACE: Duration = Duration::from_secs(60);
+/// Settlements under way at a time.
+const IN_FLIGHT: usize = 64;
+/// Before a settlement that failed goes again.
+const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 impl Inner {
     pub(super) fn settle(&self, mut job: SettleJob) {
@@ -23,6 +30,12 @@ impl Inner {
             return self.settled(&mut job, reply);
         }
         match &self.shared {
+            SharedHome::Redis(_) => {
+                let give_up_at = clock::now() + job.target.rules.deadlines.rules.total + RECORD_GRACE;
+                if self.queue.push(Pending { job, give_up_at }).is_err() {
+                    self.counters.settles_dropped.increment();
+                }
+            }
             SharedHome::Embedded(home) => {
                 let reply = home.settle_now(&self.tag, &job.target, &ask_of(&job));
                 self.settled(&mut job, reply);
@@ -48,6 +61,52 @@ impl Inner {
             }
         }
     }
+
+    /// Carries the queue to Redis, in its order, a bounded number at a time.
+    pub(super) async fn deliver_settlements(self: Arc<Self>) {
+        let mut under_way = FuturesUnordered::new();
+        loop {
+            while under_way.len() < IN_FLIGHT && self.breaker.lock().is_up() {
+                let Some(pending) = self.queue.take() else { break };
+                under_way.push(self.deliver(pending));
+            }
+            tokio::select! {
+                Some(()) = under_way.next() => {}
+                () = self.queue.added.notified() => {}
+            }
+        }
+    }
+
+    async fn deliver(&self, mut pending: Pending) {
+        let now = clock::now();
+        if now >= pending.give_up_at {
+            self.counters.settles_dropped.increment();
+            return self.queue.done();
+        }
+        let Some(redis) = self.redis() else { return self.queue.done() };
+        let reply = redis.settle(&self.tag, &pending.job.target, &ask_of(&pending.job)).await;
+        match reply {
+            Err(error) if error.kind.is_outage() => {
+                self.counters.settle_errors.increment();
+                self.store_failed(&error);
+                pending.give_up_at = resend_until(&error, now, pending.give_up_at);
+                tokio::time::sleep(AGAIN_AFTER).await;
+                self.queue.again(pending);
+            }
+            reply => {
+                if reply.is_ok() {
+                    self.breaker.lock().answered();
+                }
+                self.settled(&mut pending.job, reply);
+                self.queue.done();
+            }
+        }
+    }
+}
+
+/// A settlement that may have arrived goes again only while its tombstone lives.
+fn resend_until(error: &StoreError, sent: Instant, give_up_at: Instant) -> Instant {
+    if error.kind.is_lost() { give_up_at.min(sent + RESEND_WITHIN) } else { give_up_at }
 }
 
 fn ask_of(job: &SettleJob) -> SettleAsk {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Inner;
 use super::types::StoreStats;
+use crate::redis_home::RedisHome;
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {
@@ -56,8 +57,8 @@ impl Inner {
             settles_dropped: c.settles_dropped.get(),
             settles_waiting: self.queue.len() as u64,
             tokens_forgiven: c.tokens_forgiven.get(),
-            noscript: 0,
-            reconnects: 0,
+            noscript: self.redis().map_or(0, RedisHome::noscript),
+            connections: self.redis().map_or(0, RedisHome::connections),
         }
     }
 }

@@ -13,9 +13,11 @@ use crate::clock::Clock;
 use crate::embedded::EmbeddedHome;
 use crate::error::StoreErrorKind;
 use crate::home::HomeKind;
+use crate::redis_home::RedisConfig;
 
 /// Where the shared state lives.
 pub enum Shared {
+    Redis(RedisConfig),
     /// In this process: `sluice run`, tests, the simulator.
     Embedded(Arc<EmbeddedHome>),
 }
@@ -139,5 +141,6 @@ pub struct StoreStats {
     pub tokens_forgiven: u64,
     /// Times that the server had lost a script.
     pub noscript: u64,
-    pub reconnects: u64,
+    /// Connections made to the shared home.
+    pub connections: u64,
 }

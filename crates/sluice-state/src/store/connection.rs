@@ -1,0 +1,203 @@
+//! The tasks that look after the connection to Redis: reach it again, listen, and poll while nothing is heard.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use sluice_core::admission::AdmitAsk;
+use sluice_core::policy::{Credential, Provider, Rules, TargetPolicy};
+use sluice_core::target_id::TargetId;
+
+use super::{Inner, SharedHome};
+use crate::clock;
+use crate::error::{StoreError, StoreErrorKind};
+use crate::home::{Home as _, HomeKind};
+use crate::redis_home::{RedisHome, ServerFacts};
+use crate::script::CHANNEL;
+use crate::store_breaker::StoreState;
+
+/// Below the second within which an agent that hears nothing must know.
+const POLL_EVERY: Duration = Duration::from_millis(700);
+/// Targets read per round.
+const POLLED: usize = 100;
+/// To reach a server for listening.
+const LISTEN_DEADLINE: Duration = Duration::from_millis(500);
+/// Between two tries to listen, less up to half.
+const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+
+impl Inner {
+    pub(super) fn redis(&self) -> Option<&RedisHome> {
+        match &self.shared {
+            SharedHome::Redis(home) => Some(home),
+            SharedHome::Embedded(_) => None,
+        }
+    }
+
+    /// An exchange was not answered.
+    pub(super) fn store_failed(&self, error: &StoreError) {
+        if !error.kind.is_outage() {
+            return;
+        }
+        let disconnected = error.kind.ends_connection();
+        let went_down = self.breaker.lock().failed(clock::now(), disconnected, self.random.fraction());
+        if went_down {
+            self.outage.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(kind = %error.kind, detail = %error.detail, "the shared state is away: this agent goes on by itself");
+            self.say_unreachable(error);
+            self.breaker_changed.notify_waiters();
+        }
+    }
+
+    /// Tries the store whenever it is down and the next try is due.
+    pub(super) async fn keep_connected(self: Arc<Self>) {
+        let Some(redis) = self.redis() else { return };
+        let mut first = true;
+        loop {
+            let changed = self.breaker_changed.notified();
+            let state = self.breaker.lock().state();
+            match state {
+                StoreState::Up => changed.await,
+                StoreState::Down { at, .. } => {
+                    tokio::time::sleep_until(at).await;
+                    match self.try_store(redis).await {
+                        Ok(facts) => self.came_back(facts).await,
+                        Err(error) => {
+                            if first {
+                                tracing::warn!(kind = %error.kind, detail = %error.detail, "the shared state can't be reached: this agent goes on by itself");
+                            }
+                            self.say_unreachable(&error);
+                            self.breaker.lock().still_down(clock::now(), self.random.fraction());
+                        }
+                    }
+                    first = false;
+                }
+            }
+        }
+    }
+
+    /// A new connection and one whole admission: a server that answers PING and refuses scripts is not back.
+    async fn try_store(&self, redis: &RedisHome) -> Result<ServerFacts, StoreError> {
+        let facts = redis.reconnect().await?;
+        let ask = AdmitAsk {
+            nonce: self.random.nonce(),
+            tokens: 0,
+            tenant: None,
+            lease: Duration::from_secs(1),
+            record_ttl: Duration::from_secs(1),
+            draw: sluice_core::admission::Draw::new(0),
+            traceparent: None,
+        };
+        redis.admit(&self.tag, &trial_target(), &ask).await?;
+        Ok(facts)
+    }
+
+    async fn came_back(&self, facts: ServerFacts) {
+        self.breaker.lock().recovered();
+        if let Some(policy) = &facts.unsafe_eviction {
+            tracing::warn!(%policy, "redis may evict breakers and quotas: set maxmemory-policy noeviction");
+        }
+        tracing::info!("the shared state rules");
+        self.health.send_modify(|health| {
+            health.reachable = true;
+            health.error = None;
+            health.unsafe_eviction = facts.unsafe_eviction;
+        });
+        self.breaker_changed.notify_waiters();
+        self.queue.added.notify_one();
+        self.read_known(false).await;
+    }
+
+    fn say_unreachable(&self, error: &StoreError) {
+        self.health.send_if_modified(|health| {
+            let said = Some((error.kind, error.detail.clone()));
+            let news = health.reachable || health.error != said;
+            health.reachable = false;
+            health.error = said;
+            news
+        });
+    }
+
+    /// Reads the state of what this agent asked for: what it slept through.
+    async fn read_known(&self, not_closed: bool) {
+        let Some(redis) = self.redis() else { return };
+        let targets = self.known.lock().targets(not_closed, POLLED);
+        for target in targets {
+            match redis.view(&target).await {
+                Ok(view) => self.note_view(&target, &view, HomeKind::Shared),
+                Err(error) => return self.store_failed(&error),
+            }
+        }
+    }
+
+    /// Listens for the transitions that other agents make.
+    pub(super) async fn keep_listening(self: Arc<Self>) {
+        let Some(redis) = self.redis() else { return };
+        loop {
+            let mut health = self.health.subscribe();
+            if health.wait_for(|health| health.reachable).await.is_err() {
+                return;
+            }
+            if let Some(client) = redis.listener()
+                && let Err(error) = self.listen(&client).await
+            {
+                tracing::debug!(kind = %error.kind, detail = %error.detail, "transitions are not heard");
+            }
+            self.health.send_if_modified(|health| std::mem::replace(&mut health.subscribed, false));
+            tokio::time::sleep(LISTEN_AGAIN - self.random.up_to(LISTEN_AGAIN / 2)).await;
+        }
+    }
+
+    async fn listen(&self, client: &redis::Client) -> Result<(), StoreError> {
+        let failed = |error: redis::RedisError| StoreError::new(StoreErrorKind::Connect, error.to_string());
+        let late = |_| StoreError::new(StoreErrorKind::Timeout, "no subscription in time");
+        let subscribing = async {
+            let mut pubsub = client.get_async_pubsub().await?;
+            pubsub.subscribe(CHANNEL).await?;
+            Ok(pubsub)
+        };
+        let mut pubsub =
+            tokio::time::timeout(LISTEN_DEADLINE, subscribing).await.map_err(late)?.map_err(failed)?;
+        self.health.send_modify(|health| health.subscribed = true);
+        // What was published before the subscription was not heard.
+        self.read_known(false).await;
+        let mut messages = pubsub.on_message();
+        while let Some(message) = messages.next().await {
+            if let Ok(payload) = message.get_payload::<String>() {
+                self.hear(&payload);
+            }
+        }
+        Ok(())
+    }
+
+    /// While nothing is heard, what is not closed is read: closed targets are asked for by every exchange.
+    pub(super) async fn poll_unheard(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(POLL_EVERY - self.random.up_to(POLL_EVERY / 4)).await;
+            let unheard = {
+                let health = self.health.borrow();
+                health.reachable && !health.subscribed
+            };
+            if unheard {
+                self.read_known(true).await;
+            }
+        }
+    }
+}
+
+/// What the trials ask for: a target that no route has, with the built-in rules.
+fn trial_target() -> TargetPolicy {
+    TargetPolicy {
+        name: "trial".into(),
+        id: TargetId::of("", "trial", "", ""),
+        provider: Provider::OpenAi,
+        endpoint: "".into(),
+        model: None,
+        region: "".into(),
+        credential: Credential::None,
+        priority: 0,
+        weight: 0,
+        price: None,
+        rules: Rules::default(),
+    }
+}
