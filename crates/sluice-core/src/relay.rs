@@ -81,7 +81,10 @@ impl Relay {
             }
         };
         let mut cursor = 0;
-        if std::mem::take(&mut self.cut_lf) && chunk.first() == Some(&b'\n') {
+        if let Some(first) = chunk.first()
+            && std::mem::take(&mut self.cut_lf)
+            && *first == b'\n'
+        {
             cursor = 1;
         }
         // What is held is the start of one frame: it goes, whole, wherever that frame goes.
@@ -123,6 +126,13 @@ impl Relay {
             }
         });
         if hide { Bytes::new() } else { self.held.split().freeze() }
+    }
+
+    /// Whether what was forwarded stops inside an event (one too large to hold): an error event needs a blank
+    /// line before it.
+    #[must_use]
+    pub fn stops_inside_event(&self) -> bool {
+        self.decoder.skipping()
     }
 
     /// Bytes held back for want of their blank line.

@@ -80,6 +80,12 @@ impl RouteIndex {
         }
     }
 
+    /// The place in [`Self::routes`] of the route that serves a model's name.
+    #[must_use]
+    pub fn position(&self, format: WireFormat, model: &str) -> Option<usize> {
+        self.patterns(format).find(model)
+    }
+
     /// The route of a model's name.
     #[must_use]
     pub fn find(&self, format: WireFormat, model: &str) -> Option<&Arc<RoutePolicy>> {
