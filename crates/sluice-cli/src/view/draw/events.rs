@@ -1,0 +1,102 @@
+//! What happened, the newest last; and how to make something happen, while nothing has.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::text::Span;
+use sluice_core::admission::{BreakerState, TransitionReason};
+
+use super::super::fleet::Status;
+use super::super::format::{clock, cut};
+use super::super::model::{Entry, Level, Model, TransitionLine};
+use super::super::plain::counts;
+use super::super::theme::Theme;
+use super::{put, put_right, rule, styled};
+
+const SUBJECT: u16 = 10;
+
+pub(super) fn draw(buffer: &mut Buffer, area: Rect, model: &Model, curl: bool, theme: Theme) {
+    let room = usize::from(area.height.saturating_sub(1));
+    rule(buffer, area, 0, theme);
+    let idle = model.logged() == 0 && model.load.is_none();
+    if curl || idle {
+        put(buffer, area, 2, 0, [styled(" try it ", theme.strong())]);
+        for (y, line) in (1..).zip(model.intro.curl()) {
+            put(buffer, area, 2, y, [Span::raw(line)]);
+        }
+        let text = format!("or give an SDK OPENAI_BASE_URL={}", model.intro.base_url);
+        put(buffer, area, 2, 4, [styled(text, theme.quiet())]);
+        return;
+    }
+    put(buffer, area, 2, 0, [styled(" what happened ", theme.strong())]);
+    for (y, entry) in (1..).zip(model.last(room)) {
+        draw_entry(buffer, area, y, entry, theme);
+    }
+}
+
+fn draw_entry(buffer: &mut Buffer, area: Rect, y: u16, entry: &Entry, theme: Theme) {
+    let subject = SUBJECT + subject_width(area);
+    match entry {
+        Entry::Transition(line) => {
+            time(buffer, area, y, line.at, theme);
+            let name = cut(&line.target, usize::from(subject_width(area)) - 1);
+            put(buffer, area, SUBJECT, y, [styled(name, theme.strong())]);
+            draw_transition(buffer, area, (subject, y), line, theme);
+        }
+        Entry::Note { at, level, subject: about, text } => {
+            time(buffer, area, y, *at, theme);
+            put(buffer, area, SUBJECT, y, [styled(*about, theme.quiet())]);
+            let style = if *level == Level::Warning { theme.warning() } else { theme.quiet() };
+            let text = cut(text, usize::from(area.width.saturating_sub(subject + 1)));
+            put(buffer, area, subject, y, [styled(text, style)]);
+        }
+    }
+}
+
+fn subject_width(area: Rect) -> u16 {
+    if area.width < 110 { 10 } else { 20 }
+}
+
+fn time(buffer: &mut Buffer, area: Rect, y: u16, at: std::time::Duration, theme: Theme) {
+    put_right(buffer, area, SUBJECT - 2, y, vec![styled(clock(at), theme.quiet())]);
+}
+
+fn draw_transition(buffer: &mut Buffer, area: Rect, (x, y): (u16, u16), line: &TransitionLine, theme: Theme) {
+    let state = |state: BreakerState| match state {
+        BreakerState::Closed => Status::Closed,
+        BreakerState::HalfOpen => Status::HalfOpen,
+        BreakerState::Open => Status::Open,
+    };
+    let (from, to) = (state(line.from), state(line.to));
+    put(
+        buffer,
+        area,
+        x,
+        y,
+        [
+            styled(from.as_str(), theme.quiet()),
+            styled(format!(" {} ", theme.signs.arrow), theme.quiet()),
+            styled(to.as_str(), theme.status(to).patch(theme.strong())),
+        ],
+    );
+    let x = x + 22;
+    let end = put(buffer, area, x, y, [Span::raw(line.reason.as_str())]);
+    let agent_at = put_right(buffer, area, area.width - 1, y, vec![styled(line.agent.as_str(), theme.quiet())]);
+    let room = usize::from(agent_at.saturating_sub(end + 4));
+    let fits = |text: &String| text.chars().count() <= room;
+    if line.counts.calls > 0
+        && let Some(text) = [counts(&line.counts), essence(line)].into_iter().find(fits)
+    {
+        put(buffer, area, end + 2, y, [styled(text, theme.quiet())]);
+    }
+}
+
+/// The count that the reason is about.
+fn essence(line: &TransitionLine) -> String {
+    let counts = &line.counts;
+    let (count, what) = match line.reason {
+        TransitionReason::SlowRate => (counts.slow, "slow"),
+        TransitionReason::StallRate => (counts.stalls, "stalled"),
+        _ => (counts.failures, "failed"),
+    };
+    format!("{count} of {} {what}", counts.calls)
+}
