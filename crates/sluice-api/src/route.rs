@@ -1,4 +1,5 @@
 //! `ModelRoute`: the model names that clients ask for, and the ordered targets that can serve them.
+#![allow(clippy::duplicated_attributes, reason = "printer columns have the same `type_`")]
 
 use std::collections::BTreeMap;
 

@@ -11,7 +11,7 @@ use crate::enums::string_enum;
 use crate::rule::{between, bounds, optional_between, rule, union};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
-const HOUR: Duration = Duration::from_secs(3_600);
+const HOUR: Duration = Duration::from_hours(1);
 
 /// When calls stop going to a target, and how they come back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -227,7 +227,7 @@ fn slow_rules() -> Vec<serde_json::Value> {
             "slow has no threshold, so no call is ever slow; set ttft, perOutputToken, duration or relativePercent",
         ),
         optional_between("ttft", MILLISECOND, HOUR),
-        optional_between("perOutputToken", MILLISECOND, Duration::from_secs(60)),
+        optional_between("perOutputToken", MILLISECOND, Duration::from_mins(1)),
         optional_between("duration", MILLISECOND, HOUR),
     ]
 }

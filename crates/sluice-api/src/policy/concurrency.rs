@@ -125,8 +125,8 @@ impl Default for Aimd {
 fn aimd_rules() -> Vec<serde_json::Value> {
     let mut rules = range_rules();
     let millisecond = Duration::from_millis(1);
-    rules.push(between("ttftTarget", millisecond, Duration::from_secs(600)));
-    rules.push(between("decreaseInterval", millisecond, Duration::from_secs(600)));
+    rules.push(between("ttftTarget", millisecond, Duration::from_mins(10)));
+    rules.push(between("decreaseInterval", millisecond, Duration::from_mins(10)));
     rules
 }
 

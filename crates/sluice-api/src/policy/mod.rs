@@ -3,6 +3,7 @@
 //! A group is present or absent as a whole. Per target and group the most specific policy that has the group
 //! gives it whole: target (`sectionName`) → route → namespace → built-in. So defaults apply inside a group
 //! that is present, and an absent group says nothing.
+#![allow(clippy::duplicated_attributes, reason = "printer columns have the same `type_`")]
 
 mod breaker;
 mod concurrency;

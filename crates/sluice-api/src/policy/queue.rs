@@ -67,7 +67,7 @@ pub const fn built_in_share(lane: Lane) -> u32 {
 /// One lane's queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = [between("maxWait", Duration::ZERO, Duration::from_secs(600))]))]
+#[schemars(extend("x-kubernetes-validations" = [between("maxWait", Duration::ZERO, Duration::from_mins(10))]))]
 pub struct LaneQueue {
     /// Which lane.
     pub name: Lane,

@@ -148,10 +148,9 @@ impl Default for Pushback {
 }
 
 fn pushback_rules() -> Vec<serde_json::Value> {
-    let hour = Duration::from_secs(3_600);
+    let hour = Duration::from_hours(1);
     vec![
         between("maxPause", Duration::from_millis(1), hour),
-        between("defaultPause", Duration::ZERO, hour),
         between("recoveryDelay", Duration::ZERO, hour),
         rule(
             "defaultPause",

@@ -9,7 +9,7 @@ use sluice_core::defaults::retries as defaults;
 use crate::duration::DurationString;
 use crate::rule::{between, rule};
 
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 
 /// Retries, only before the first byte has reached the client. Going on to the next target is failover and
 /// free of the budget; `maxAttempts` bounds both together.

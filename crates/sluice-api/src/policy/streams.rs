@@ -11,7 +11,7 @@ use crate::enums::string_enum;
 use crate::rule::{between, optional_between, rule};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
-const HOUR: Duration = Duration::from_secs(3_600);
+const HOUR: Duration = Duration::from_hours(1);
 
 /// How long an exchange and its parts may take. A caller's own deadline shortens them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -130,5 +130,5 @@ impl Default for TaskBudget {
 }
 
 fn task_rules() -> Vec<serde_json::Value> {
-    vec![optional_between("maxDuration", Duration::ZERO, Duration::from_secs(7 * 24 * 3_600))]
+    vec![optional_between("maxDuration", Duration::ZERO, Duration::from_hours(7 * 24))]
 }
