@@ -1,1 +1,18 @@
-//! Harnesses for tests: redis-server, SDK clients, seeded randomness
+//! Harnesses for tests. Nothing here is part of the product.
+//!
+//! Servers are real ones, on 127.0.0.1, each in a directory of its own that goes with it. A server that is not
+//! installed is an error with the command that was missing, never a test that passes without it.
+//!
+//! | module | |
+//! |---|---|
+//! | [`redis`] | redis-server: one, a cluster, a primary with Sentinels |
+//! | [`proxy`] | a TCP proxy that counts commands, and cuts, swallows or delays them |
+//! | [`tls`] | certificates for one test |
+
+pub mod proxy;
+pub mod redis;
+mod resp;
+pub mod tls;
+
+pub use proxy::{CountingProxy, ProxyMode};
+pub use redis::{RedisCluster, RedisOptions, RedisSentinel, RedisServer};
