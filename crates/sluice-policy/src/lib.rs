@@ -1,1 +1,35 @@
-//! The control plane without Kubernetes: index, compile, publish, the gRPC service
+//! The control plane without Kubernetes: resources in, policies and conditions out, pushed to agents.
+//!
+//! Why without Kubernetes: `sluice run`, the simulator and the tests need the same decisions as the
+//! controller, and none of them has an API server. What reads a cluster or a directory feeds the same
+//! [`Index`]; what writes status reads the same [`Compiled`].
+//!
+//! ```text
+//! watches, files → Index ─ compile() → Compiled ─┬─ Publisher ─ Discovery (gRPC) ⇄ agents
+//!  (events)       (holds)    (pure)              │                  └─ Fleet (what they answer and report)
+//!                                                └─ status (conditions, with the Fleet's facts)
+//! ```
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`index`] | keeps the newest and the last good version of every object |
+//! | [`compile`] | merges policies into routes: pure, deterministic |
+//! | [`publish`] | per scope the newest snapshot, by content hash |
+//! | [`service`] | the gRPC service: hello, snapshots, answers, reports |
+//! | [`fleet`] | what the connected agents said |
+//! | [`conditions`], [`status`] | what is written back to the resources |
+//! | [`files`] | a directory of manifests as the source |
+//! | [`random`] | the one source of random numbers, seeded and logged |
+
+pub mod compile;
+pub mod conditions;
+pub mod files;
+pub mod fleet;
+pub mod index;
+pub mod publish;
+pub mod random;
+pub mod service;
+pub mod status;
+
+pub use compile::{Compiled, compile};
+pub use index::Index;

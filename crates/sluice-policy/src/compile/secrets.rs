@@ -1,0 +1,118 @@
+//! Which credentials can be used. A target whose Secret cannot be used stays in its route and is passed over by
+//! the agents until the Secret comes: no new version is needed for that.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Secret;
+use sluice_api::ModelRoute;
+use sluice_api::conditions::reason;
+use sluice_core::policy::{Credential, RoutePolicy, SecretKey, SecretValue};
+use sluice_proto::bounds;
+
+use crate::index::{Index, Key};
+
+/// One version of one key of a Secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretVersion {
+    pub uid: Arc<str>,
+    pub resource_version: Arc<str>,
+    pub value: SecretValue,
+}
+
+/// Why a target has no credential.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unresolved {
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+/// A target's name and the key that it names.
+pub(super) type Named = (Arc<str>, SecretKey);
+
+/// The keys that a compiled route names.
+pub(super) fn named_by(route: &RoutePolicy) -> Vec<Named> {
+    let named = |target: &sluice_core::policy::TargetPolicy| match &target.credential {
+        Credential::Secret(key) => Some((Arc::clone(&target.name), key.clone())),
+        Credential::Passthrough | Credential::None => None,
+    };
+    route.targets.iter().filter_map(named).collect()
+}
+
+/// The keys that a route names which cannot be compiled.
+pub(super) fn named_in(route: &ModelRoute) -> Vec<Named> {
+    let named = |target: &sluice_api::route::Target| {
+        let reference = target.credential.secret_ref.as_ref()?;
+        let key = SecretKey { name: reference.name.as_str().into(), key: reference.key.as_str().into() };
+        Some((target.name.as_str().into(), key))
+    };
+    route.spec.targets.iter().filter_map(named).collect()
+}
+
+/// Looks up Secrets; what can be used goes into `found`, the rest is said.
+pub(super) fn resolve(
+    index: &Index,
+    namespace: &Arc<str>,
+    named: &[Named],
+    found: &mut BTreeMap<SecretKey, SecretVersion>,
+) -> Vec<Unresolved> {
+    let mut unresolved = Vec::new();
+    for (target, key) in named {
+        match look_up(index, namespace, key) {
+            Ok(version) => {
+                found.insert(key.clone(), version);
+            }
+            Err((reason, what)) => unresolved.push(Unresolved {
+                reason,
+                message: format!("target {:?} is passed over: {what}", &**target),
+            }),
+        }
+    }
+    unresolved
+}
+
+fn look_up(
+    index: &Index,
+    namespace: &Arc<str>,
+    key: &SecretKey,
+) -> Result<SecretVersion, (&'static str, String)> {
+    let of = Key { namespace: Arc::clone(namespace), name: Arc::clone(&key.name) };
+    let Some(secret) = index.secret(&of) else {
+        return Err((reason::SECRET_NOT_FOUND, format!("Secret {of} does not exist: create it")));
+    };
+    let Some(value) = value(secret, &key.key) else {
+        let what = format!("Secret {of} has no key {:?}: add it", &*key.key);
+        return Err((reason::SECRET_KEY_NOT_FOUND, what));
+    };
+    if let Some(fault) = fault(&value) {
+        return Err((reason::SECRET_INVALID, format!("key {:?} of Secret {of} {fault}", &*key.key)));
+    }
+    let text = |text: &Option<String>| text.as_deref().unwrap_or_default().into();
+    Ok(SecretVersion {
+        uid: text(&secret.metadata.uid),
+        resource_version: text(&secret.metadata.resource_version),
+        value: SecretValue::new(value),
+    })
+}
+
+/// `stringData` rules over `data`, as when an API server takes a manifest.
+fn value(secret: &Secret, key: &str) -> Option<Vec<u8>> {
+    let text =
+        secret.string_data.as_ref().and_then(|data| data.get(key)).map(|text| text.as_bytes().to_vec());
+    text.or_else(|| secret.data.as_ref().and_then(|data| data.get(key)).map(|bytes| bytes.0.clone()))
+}
+
+/// Why a value cannot be sent as a header, without showing any of it.
+fn fault(value: &[u8]) -> Option<&'static str> {
+    if value.is_empty() {
+        Some("is empty: give it a value")
+    } else if value.len() > bounds::SECRET_BYTES {
+        Some("is longer than 64 KiB: give it the credential alone")
+    } else if value.ends_with(b"\n") {
+        Some("ends with a line break: write it without one, as printf does")
+    } else if !value.iter().all(|byte| (b' '..=b'~').contains(byte)) {
+        Some("has characters that no header can carry: use visible ASCII")
+    } else {
+        None
+    }
+}

@@ -1,0 +1,348 @@
+//! What the connected agents said: which version each works by, what it rejects, what it saw and did.
+//!
+//! One entry per stream, gone when the stream ends: nothing here outlives the agents, and a reconnecting agent
+//! tells everything anew. Transitions go out through a bounded channel, each once: the shared state makes a
+//! transition in exactly one call, but an agent that lost its stream may repeat its last report, and
+//! agents on their own state may report epochs that others reported too.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use sluice_api::status::{AgentsStatus, BreakerState as ApiBreakerState, BreakerStatus};
+use sluice_core::admission::BreakerState;
+use sluice_core::policy::ObjectRef;
+use sluice_core::target_id::TargetId;
+use sluice_proto::apply::RouteName;
+use sluice_proto::feature::Feature;
+use sluice_proto::report::{Ack, BreakerSeen, Report, StoreHealth, TargetAggregate, TargetTransition};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::publish::{Newest, Published};
+
+/// Transitions that wait for their reader; more are dropped and counted.
+const TRANSITION_QUEUE: usize = 1_024;
+/// Transitions that are remembered so that none is told twice.
+const REMEMBERED: usize = 8_192;
+
+/// One agent: bound to namespace and pod by its credential, told apart within them by its own id.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AgentName {
+    pub namespace: Arc<str>,
+    pub pod: Arc<str>,
+    pub agent_id: Arc<str>,
+}
+
+/// Names a stream within this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StreamId(u64);
+
+/// What the agents say of one route.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AgentFacts {
+    /// Agents that the route is for.
+    pub connected: u32,
+    /// Those that work by its newest version.
+    pub in_sync: u32,
+    /// Those that refused it.
+    pub rejecting: u32,
+    /// Why the first of them refused it.
+    pub reason: Option<String>,
+    /// What some of them do not know.
+    pub withheld: BTreeSet<Feature>,
+}
+
+impl AgentFacts {
+    /// Adds what another replica's agents say.
+    pub fn add(&mut self, other: &Self) {
+        self.connected += other.connected;
+        self.in_sync += other.in_sync;
+        self.rejecting += other.rejecting;
+        self.reason = self.reason.take().or_else(|| other.reason.clone());
+        self.withheld.extend(&other.withheld);
+    }
+
+    #[must_use]
+    pub fn status(&self) -> AgentsStatus {
+        AgentsStatus {
+            connected: self.connected,
+            in_sync: self.in_sync,
+            rejecting: self.rejecting,
+            reason: self.reason.clone(),
+        }
+    }
+}
+
+/// One target over all connected agents. Counters fall when an agent leaves.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TargetSum {
+    pub agents: u32,
+    pub in_flight: u64,
+    pub limit: u64,
+    pub admitted: u64,
+    pub refused: u64,
+    pub failed_over: u64,
+    /// Of the highest epoch that any of them has seen.
+    pub breaker: Option<BreakerSeen>,
+}
+
+/// The connected agents.
+#[derive(Debug)]
+pub struct Fleet {
+    inner: Mutex<Inner>,
+    transitions: mpsc::Sender<TargetTransition>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    streams: BTreeMap<StreamId, Stream>,
+    next: u64,
+    told: BTreeSet<(TargetId, u64)>,
+    told_in_order: VecDeque<(TargetId, u64)>,
+    /// The last transition of each target that is connected.
+    last: BTreeMap<TargetId, TargetTransition>,
+    dropped: u64,
+}
+
+#[derive(Debug)]
+struct Stream {
+    agent: AgentName,
+    newest: Newest,
+    sent: Option<(String, Arc<Published>)>,
+    answered: Option<Answer>,
+    targets: BTreeMap<TargetId, TargetAggregate>,
+    store: Option<StoreHealth>,
+    end: CancellationToken,
+}
+
+#[derive(Debug)]
+struct Answer {
+    version: Arc<str>,
+    rejected: BTreeMap<RouteName, String>,
+}
+
+impl Fleet {
+    /// A fleet without agents, and where its transitions come out, each once.
+    #[must_use]
+    pub fn new() -> (Self, mpsc::Receiver<TargetTransition>) {
+        let (transitions, receiver) = mpsc::channel(TRANSITION_QUEUE);
+        (Self { inner: Mutex::default(), transitions }, receiver)
+    }
+
+    /// Takes up a stream. An older stream of the same agent is ended: it is one whose end was not heard of.
+    pub(crate) fn join(&self, agent: AgentName, newest: Newest, end: CancellationToken) -> StreamId {
+        let mut inner = self.lock();
+        for stream in inner.streams.values().filter(|stream| stream.agent == agent) {
+            stream.end.cancel();
+        }
+        inner.streams.retain(|_, stream| stream.agent != agent);
+        inner.next += 1;
+        let id = StreamId(inner.next);
+        let (sent, answered, store) = (None, None, None);
+        inner
+            .streams
+            .insert(id, Stream { agent, newest, sent, answered, targets: BTreeMap::new(), store, end });
+        id
+    }
+
+    pub(crate) fn leave(&self, id: StreamId) {
+        self.lock().streams.remove(&id);
+    }
+
+    pub(crate) fn sent(&self, id: StreamId, nonce: String, published: Arc<Published>) {
+        if let Some(stream) = self.lock().streams.get_mut(&id) {
+            stream.sent = Some((nonce, published));
+        }
+    }
+
+    /// Takes an answer; one to anything but the last snapshot of the stream says nothing any more.
+    pub(crate) fn answer(&self, id: StreamId, ack: Ack) {
+        let mut inner = self.lock();
+        let Some(stream) = inner.streams.get_mut(&id) else { return };
+        let Some((nonce, published)) = &stream.sent else { return };
+        if *nonce != *ack.nonce || published.version != ack.version {
+            return;
+        }
+        let name = |object: &ObjectRef| RouteName {
+            namespace: Arc::clone(&object.namespace),
+            name: Arc::clone(&object.name),
+        };
+        let rejected =
+            ack.rejected.into_iter().map(|rejection| (name(&rejection.object), rejection.error)).collect();
+        stream.answered = Some(Answer { version: ack.version, rejected });
+    }
+
+    /// Takes a report. An agent speaks of targets that it was given; the rest is ignored.
+    pub(crate) fn report(&self, id: StreamId, report: Report) {
+        let mut inner = self.lock();
+        let Some(stream) = inner.streams.get_mut(&id) else { return };
+        let given: BTreeSet<TargetId> = stream.given_targets();
+        stream.store = report.store.or(stream.store.take());
+        for aggregate in report.targets.into_iter().filter(|aggregate| given.contains(&aggregate.target)) {
+            stream.targets.insert(aggregate.target.clone(), aggregate);
+        }
+        stream.targets.retain(|target, _| given.contains(target));
+        for transition in report.transitions.into_iter().filter(|told| given.contains(&told.target)) {
+            inner.tell(transition, &self.transitions);
+        }
+    }
+
+    /// What the agents say of a route.
+    #[must_use]
+    pub fn facts(&self, route: &RouteName) -> AgentFacts {
+        let inner = self.lock();
+        let mut facts = AgentFacts::default();
+        for stream in inner.streams.values() {
+            let newest = stream.newest.borrow();
+            let Some(newest) = newest.as_ref().filter(|newest| newest.contents.contains_key(route)) else {
+                continue;
+            };
+            facts.connected += 1;
+            facts.withheld.extend(newest.withheld_from(route));
+            let Some(answer) = stream.answered.as_ref().filter(|answer| answer.version == newest.version)
+            else {
+                continue;
+            };
+            match answer.rejected.get(route) {
+                Some(error) => {
+                    facts.rejecting += 1;
+                    facts.reason.get_or_insert_with(|| error.clone());
+                }
+                None => facts.in_sync += 1,
+            }
+        }
+        facts
+    }
+
+    /// Streams that are connected.
+    #[must_use]
+    pub fn connected(&self) -> usize {
+        self.lock().streams.len()
+    }
+
+    /// Agents per target, by what each of them gets.
+    #[must_use]
+    pub fn agents_by_target(&self) -> BTreeMap<TargetId, u32> {
+        let mut counts = BTreeMap::new();
+        for stream in self.lock().streams.values() {
+            if let Some(newest) = stream.newest.borrow().as_ref() {
+                let targets: BTreeSet<&TargetId> =
+                    newest.contents.values().flat_map(|contents| &contents.targets).collect();
+                for target in targets {
+                    *counts.entry(target.clone()).or_default() += 1;
+                }
+            }
+        }
+        counts
+    }
+
+    /// Sums over all agents, by target.
+    #[must_use]
+    pub fn sums(&self) -> BTreeMap<TargetId, TargetSum> {
+        let mut sums: BTreeMap<TargetId, TargetSum> = BTreeMap::new();
+        for aggregate in self.lock().streams.values().flat_map(|stream| stream.targets.values()) {
+            let sum = sums.entry(aggregate.target.clone()).or_default();
+            sum.agents += 1;
+            sum.in_flight += u64::from(aggregate.in_flight);
+            sum.limit += u64::from(aggregate.limit);
+            sum.admitted = sum.admitted.saturating_add(aggregate.admitted);
+            sum.refused = sum.refused.saturating_add(aggregate.refused);
+            sum.failed_over = sum.failed_over.saturating_add(aggregate.failed_over);
+            let newer = aggregate.breaker.filter(|seen| {
+                sum.breaker.is_none_or(|known| (known.epoch, known.open_for) < (seen.epoch, seen.open_for))
+            });
+            sum.breaker = newer.or(sum.breaker);
+        }
+        sums
+    }
+
+    /// The breakers as the agents see them, for where there is no shared state to read them from.
+    #[must_use]
+    pub fn breakers(&self) -> BTreeMap<TargetId, BreakerStatus> {
+        let sums = self.sums();
+        let inner = self.lock();
+        let seen = sums.into_iter().filter_map(|(target, sum)| Some((target, sum.breaker?)));
+        seen.map(|(target, seen)| {
+            let last = inner.last.get(&target).filter(|last| last.transition.epoch == seen.epoch);
+            let status = BreakerStatus {
+                state: shown(seen),
+                since: since(seen.epoch),
+                reason: last.map(|last| last.transition.reason.as_str().to_owned()),
+            };
+            (target, status)
+        })
+        .collect()
+    }
+
+    /// The worst that agents say of the shared state; `None`: none has said anything.
+    #[must_use]
+    pub fn store(&self) -> Option<StoreHealth> {
+        let inner = self.lock();
+        let said = inner.streams.values().filter_map(|stream| stream.store.clone());
+        said.max_by_key(|health| match health {
+            StoreHealth::Embedded => 0,
+            StoreHealth::Shared => 1,
+            StoreHealth::Unreachable { .. } => 2,
+        })
+    }
+
+    /// Transitions that found the channel full. Zero while its reader keeps up.
+    #[must_use]
+    pub fn dropped_transitions(&self) -> u64 {
+        self.lock().dropped
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Stream {
+    fn given_targets(&self) -> BTreeSet<TargetId> {
+        let contents = self.sent.iter().flat_map(|(_, published)| published.contents.values());
+        contents.flat_map(|contents| contents.targets.iter().cloned()).collect()
+    }
+}
+
+impl Inner {
+    fn tell(&mut self, transition: TargetTransition, to: &mpsc::Sender<TargetTransition>) {
+        let name = (transition.target.clone(), transition.transition.epoch);
+        if !self.told.insert(name.clone()) {
+            return;
+        }
+        self.told_in_order.push_back(name);
+        if self.told_in_order.len() > REMEMBERED
+            && let Some(oldest) = self.told_in_order.pop_front()
+        {
+            self.told.remove(&oldest);
+        }
+        let connected: BTreeSet<TargetId> = self.streams.values().flat_map(Stream::given_targets).collect();
+        self.last.retain(|target, _| connected.contains(target));
+        let newer = |last: &TargetTransition| last.transition.epoch < transition.transition.epoch;
+        if self.last.get(&transition.target).is_none_or(newer) {
+            self.last.insert(transition.target.clone(), transition.clone());
+        }
+        if to.try_send(transition).is_err() {
+            self.dropped += 1;
+        }
+    }
+}
+
+/// An open breaker whose cool-down is over waits for a request to probe with.
+fn shown(seen: BreakerSeen) -> ApiBreakerState {
+    match seen.state {
+        BreakerState::Closed => ApiBreakerState::Closed,
+        BreakerState::HalfOpen => ApiBreakerState::HalfOpen,
+        BreakerState::Open if seen.open_for == Duration::ZERO => ApiBreakerState::AwaitingProbe,
+        BreakerState::Open => ApiBreakerState::Open,
+    }
+}
+
+/// An epoch is the state's own clock in milliseconds when it began, unless the clock stepped back; the
+/// epoch of a breaker that never changed says nothing.
+fn since(epoch: u64) -> Option<Time> {
+    let ms = i64::try_from(epoch).ok().filter(|ms| *ms > 1_000_000_000_000)?;
+    k8s_openapi::jiff::Timestamp::from_second(ms / 1_000).ok().map(Time)
+}

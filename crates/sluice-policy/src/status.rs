@@ -1,0 +1,180 @@
+//! What is written back to the resources: what compilation found, what the agents say, and the fleet's
+//! breakers.
+//!
+//! Pure, with `now` as an argument, and equal input gives an equal object: a writer compares and writes nothing
+//! when nothing changed. What other writers put into a status (conditions of other types, ancestors of other
+//! controllers) stays.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use sluice_api::conditions::{ACCEPTED, PROGRAMMED, RESOLVED_REFS, reason};
+use sluice_api::status::{
+    AgentsStatus, BreakerState, BreakerStatus, MAX_ANCESTORS, ModelRouteStatus, PolicyAncestorStatus,
+    ReliabilityPolicyStatus, RouteSummary, TargetStatus,
+};
+use sluice_core::target_id::TargetId;
+
+use crate::compile::{AncestorReport, PolicyReport, RouteReport};
+use crate::conditions::{Draft, Status, cut, join};
+use crate::fleet::AgentFacts;
+use crate::index::Key;
+
+/// Conditions that are made here.
+const OURS: [&str; 3] = [ACCEPTED, RESOLVED_REFS, PROGRAMMED];
+
+/// Name of this controller in a policy's ancestors.
+pub const CONTROLLER_NAME: &str = "sluice.dev/controller";
+
+/// The status of a route. `present` is its status now; a target without a breaker in `breakers` has never been
+/// called and is closed.
+#[must_use]
+pub fn route_status(
+    report: &RouteReport,
+    facts: &AgentFacts,
+    breakers: &BTreeMap<TargetId, BreakerStatus>,
+    present: Option<&ModelRouteStatus>,
+    now: &Time,
+) -> ModelRouteStatus {
+    let programmed = report.programmed.clone().unwrap_or_else(|| programmed(facts));
+    let mut drafts = vec![report.accepted.clone(), programmed];
+    drafts.extend(report.resolved_refs.clone());
+    let conditions = present.map_or(&[][..], |status| &status.conditions);
+    let closed = || BreakerStatus { state: BreakerState::Closed, since: None, reason: None };
+    let targets: Vec<TargetStatus> = report
+        .targets
+        .iter()
+        .map(|target| TargetStatus {
+            name: target.name.to_string(),
+            breaker: breakers.get(&target.id).cloned().unwrap_or_else(closed),
+        })
+        .collect();
+    ModelRouteStatus {
+        conditions: join(conditions, drafts, &OURS, report.object.generation, now),
+        agents: Some(AgentsStatus { reason: facts.reason.clone().map(cut), ..facts.status() }),
+        summary: Some(summary(report, facts, &targets)),
+        targets,
+    }
+}
+
+fn summary(report: &RouteReport, facts: &AgentFacts, targets: &[TargetStatus]) -> RouteSummary {
+    let mut by_priority: Vec<_> = report.targets.iter().collect();
+    by_priority.sort_by_key(|target| target.priority);
+    let names: Vec<&str> = by_priority.into_iter().map(|target| &*target.name).collect();
+    let worst = targets.iter().map(|target| target.breaker.state).max();
+    RouteSummary {
+        targets: cut(names.join(",")),
+        breaker: worst.map_or_else(String::new, |state| state.as_str().to_owned()),
+        agents: format!("{}/{}", facts.in_sync, facts.connected),
+    }
+}
+
+/// The status of a policy. `facts` says what the agents say of a route.
+#[must_use]
+pub fn policy_status(
+    report: &PolicyReport,
+    facts: impl Fn(&Key) -> AgentFacts,
+    present: Option<&ReliabilityPolicyStatus>,
+    now: &Time,
+) -> ReliabilityPolicyStatus {
+    let present = present.map_or(&[][..], |status| &status.ancestors);
+    let (ours, theirs): (Vec<_>, Vec<_>) =
+        present.iter().partition(|ancestor| ancestor.controller_name == CONTROLLER_NAME);
+    let mut ancestors: Vec<PolicyAncestorStatus> = theirs.into_iter().cloned().collect();
+    for ancestor in &report.ancestors {
+        let before = ours.iter().find(|status| status.ancestor_ref == ancestor.ancestor);
+        let conditions = before.map_or(&[][..], |status| &status.conditions);
+        let drafts = ancestor_drafts(ancestor, &facts);
+        ancestors.push(PolicyAncestorStatus {
+            ancestor_ref: ancestor.ancestor.clone(),
+            controller_name: CONTROLLER_NAME.to_owned(),
+            conditions: join(conditions, drafts, &OURS, report.object.generation, now),
+        });
+    }
+    ancestors.truncate(MAX_ANCESTORS);
+    ReliabilityPolicyStatus { ancestors }
+}
+
+/// A policy that is not accepted has no `Programmed` (GEP-713), unless its last good version stays in use.
+fn ancestor_drafts(ancestor: &AncestorReport, facts: impl Fn(&Key) -> AgentFacts) -> Vec<Draft> {
+    let mut drafts = vec![ancestor.accepted.clone()];
+    match &ancestor.programmed {
+        Some(programmed) => drafts.push(programmed.clone()),
+        None if ancestor.accepted.status == Status::True => {
+            drafts.push(programmed_by_routes(ancestor, facts));
+        }
+        None => {}
+    }
+    drafts
+}
+
+fn programmed_by_routes(ancestor: &AncestorReport, facts: impl Fn(&Key) -> AgentFacts) -> Draft {
+    if ancestor.routes.is_empty() {
+        return Draft::new(PROGRAMMED, Status::True, reason::PROGRAMMED, "there is no route to rule yet");
+    }
+    // Of several routes the worst speaks for all.
+    let drafts = ancestor.routes.iter().map(|route| programmed(&facts(route)));
+    let worst = drafts.max_by_key(|draft| match (draft.status, draft.reason) {
+        (Status::False, _) => 3,
+        (Status::Unknown, reason::RECONCILING) => 2,
+        (Status::True, _) => 1,
+        // A route without agents says nothing against those that have some.
+        (Status::Unknown, _) => 0,
+    });
+    worst.unwrap_or_else(|| programmed(&AgentFacts::default()))
+}
+
+/// What the agents make of an object.
+fn programmed(facts: &AgentFacts) -> Draft {
+    let AgentFacts { connected, in_sync, rejecting, .. } = facts;
+    let draft = |status, reason, message: String| Draft::new(PROGRAMMED, status, reason, message);
+    if *connected == 0 {
+        draft(Status::Unknown, reason::NO_AGENTS, "no agent is connected".to_owned())
+    } else if *rejecting > 0 {
+        let why = facts.reason.as_deref().unwrap_or("no reason given");
+        let message = format!("{rejecting} of {connected} agents reject it and keep what they have: {why}");
+        draft(Status::False, reason::PARTIALLY_PROGRAMMED, message)
+    } else if in_sync < connected {
+        let message = format!("{in_sync} of {connected} agents work by it");
+        draft(Status::Unknown, reason::RECONCILING, message)
+    } else if facts.withheld.is_empty() {
+        draft(Status::True, reason::PROGRAMMED, String::new())
+    } else {
+        let features: Vec<&str> = facts.withheld.iter().map(|feature| feature.as_str()).collect();
+        let message = format!("some agents do not know {}: upgrade them", features.join(", "));
+        draft(Status::False, reason::UNSUPPORTED_FIELD, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(connected: u32, in_sync: u32, rejecting: u32) -> AgentFacts {
+        AgentFacts { connected, in_sync, rejecting, ..AgentFacts::default() }
+    }
+
+    #[test]
+    fn agents_decide_whether_an_object_is_programmed() {
+        let said = |facts: &AgentFacts| {
+            let draft = programmed(facts);
+            (draft.status, draft.reason)
+        };
+        assert_eq!(said(&facts(0, 0, 0)), (Status::Unknown, reason::NO_AGENTS));
+        assert_eq!(said(&facts(3, 2, 0)), (Status::Unknown, reason::RECONCILING));
+        assert_eq!(said(&facts(3, 2, 1)), (Status::False, reason::PARTIALLY_PROGRAMMED));
+        assert_eq!(said(&facts(3, 3, 0)), (Status::True, reason::PROGRAMMED));
+        let withheld = [sluice_proto::feature::Feature::SlowRelative].into();
+        let facts = AgentFacts { withheld, ..facts(3, 3, 0) };
+        assert_eq!(said(&facts), (Status::False, reason::UNSUPPORTED_FIELD));
+    }
+
+    #[test]
+    fn a_rejection_says_how_many_agents_and_why() {
+        let facts = AgentFacts { reason: Some("breaker: too odd".to_owned()), ..facts(5, 3, 2) };
+        assert_eq!(
+            programmed(&facts).message,
+            "2 of 5 agents reject it and keep what they have: breaker: too odd"
+        );
+    }
+}
