@@ -116,7 +116,7 @@ pub enum Connection {
     Close,
     /// The request is read and the connection reset (TCP RST; a stream reset on HTTP/2).
     Reset,
-    /// The request is read and never answered.
+    /// The request is read and not answered, until [`crate::Provider::release`].
     Hang,
     /// As usual; for a layer over one that says otherwise.
     Serve,
@@ -218,7 +218,7 @@ pub enum UsageReport {
 pub struct Stall {
     /// After so many tokens (0: before the first). A plain answer stops halfway through its body.
     pub after: u64,
-    /// For so long; absent: for ever.
+    /// For so long; absent: until [`crate::Provider::release`].
     #[serde(rename = "for", with = "units::duration", skip_serializing_if = "Option::is_none")]
     pub lasts: Option<Duration>,
 }
@@ -340,7 +340,7 @@ impl Behaviour {
         Self { ttft: Some(ttft), ..Self::default() }
     }
 
-    /// Silence for ever after so many tokens.
+    /// Silence after so many tokens, until [`crate::Provider::release`].
     pub fn stall(after: u64) -> Self {
         Self { stall: Some(Stall { after, lasts: None }), ..Self::default() }
     }
@@ -355,7 +355,7 @@ impl Behaviour {
         Self { stream_error: Some(StreamError { after, kind, done: false }), ..Self::default() }
     }
 
-    /// The request is read and never answered.
+    /// The request is read and not answered, until [`crate::Provider::release`].
     pub fn hang() -> Self {
         Self { connection: Some(Connection::Hang), ..Self::default() }
     }

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 
 use crate::ledger::Ledger;
 
@@ -32,6 +33,11 @@ impl ConnState {
             control: AtomicBool::new(false),
             http2: AtomicBool::new(false),
         })
+    }
+
+    /// Changes when silent calls are told to go on.
+    pub(crate) fn gate(&self) -> watch::Receiver<u64> {
+        self.ledger.gate()
     }
 
     /// The peer has closed or reset the connection.

@@ -32,12 +32,17 @@ pub(crate) async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> 
         (&Method::GET, "/control/scenario") => scenario(shared),
         (&Method::GET, "/control/stats") => json_of(&shared.ledger.stats()),
         (&Method::GET, "/control/calls") => json_of(&last(shared, request.uri().query())),
+        (&Method::POST, "/control/release") => {
+            shared.ledger.release();
+            json_of(&json!({"ok": true}))
+        }
         (&Method::POST, "/control/reset") => {
             shared.reset();
             json_of(&json!({"ok": true}))
         }
         _ => {
-            let fix = "use PUT or GET /control/scenario, GET /control/stats, GET /control/calls?last=N, POST /control/reset";
+            let fix = "use PUT or GET /control/scenario, GET /control/stats, GET /control/calls?last=N, \
+                       POST /control/reset, POST /control/release";
             error(StatusCode::NOT_FOUND, &format!("{method} {path}: {fix}"))
         }
     }

@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::clock;
@@ -26,6 +29,8 @@ pub(crate) struct Ledger {
     /// Tasks in `wait`; while there are none, changes cost no notification.
     waiters: AtomicUsize,
     changed: Notify,
+    /// Changes whenever silent calls are told to go on.
+    gate: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -54,15 +59,16 @@ struct Tokens {
 impl Page {
     fn snapshot(&self) -> Counts {
         let mut counts = self.counts.clone();
-        counts.output_tokens = self.tokens.output.load(Relaxed);
-        counts.tokens_after_cancel = self.tokens.after_cancel.load(Relaxed);
+        counts.output_tokens = self.tokens.output.load(SeqCst);
+        counts.tokens_after_cancel = self.tokens.after_cancel.load(SeqCst);
         counts
     }
 
     /// Zeros, except for what is still in flight.
     fn reset(&mut self) {
-        let in_flight = self.counts.in_flight;
-        self.counts = Counts { started: in_flight, in_flight, max_in_flight: in_flight, ..Counts::default() };
+        let Counts { in_flight, stalled, .. } = self.counts;
+        self.counts =
+            Counts { started: in_flight, in_flight, max_in_flight: in_flight, stalled, ..Counts::default() };
         self.tokens.output.store(0, Relaxed);
         self.tokens.after_cancel.store(0, Relaxed);
     }
@@ -84,6 +90,7 @@ impl Ledger {
             next_connection: AtomicU64::new(1),
             waiters: AtomicUsize::new(0),
             changed: Notify::new(),
+            gate: watch::Sender::new(0),
         }
     }
 
@@ -128,23 +135,35 @@ impl Ledger {
         self.notify();
     }
 
-    /// Returns once `done` holds; it is asked again after every change.
-    pub(crate) async fn wait(&self, mut done: impl FnMut(&Self) -> bool) {
-        self.waiters.fetch_add(1, Relaxed);
+    /// Tells the calls that are silent now to go on.
+    pub(crate) fn release(&self) {
+        self.gate.send_modify(|releases| *releases += 1);
+    }
+
+    /// Changes with the next release.
+    pub(crate) fn gate(&self) -> watch::Receiver<u64> {
+        self.gate.subscribe()
+    }
+
+    /// Returns what `done` finds; it is asked again after every change.
+    pub(crate) async fn wait<T>(&self, mut done: impl FnMut(&Self) -> Option<T>) -> T {
+        // In one order with the counters of tokens, which no lock protects: either this task sees a change, or
+        // whoever made it sees this task.
+        self.waiters.fetch_add(1, SeqCst);
         let _leave = Leave(&self.waiters);
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             // Registered before the question, so that no change falls between.
             changed.as_mut().enable();
-            if done(self) {
-                return;
+            if let Some(found) = done(self) {
+                return found;
             }
             changed.await;
         }
     }
 
     fn notify(&self) {
-        if self.waiters.load(Relaxed) > 0 {
+        if self.waiters.load(SeqCst) > 0 {
             self.changed.notify_waiters();
         }
     }
@@ -192,6 +211,7 @@ impl Ledger {
             produced: 0,
             answered: false,
             over: false,
+            stalled: false,
             reserved: None,
             slot: None,
             keep_generating: None,
@@ -239,6 +259,7 @@ pub(crate) struct CallGuard {
     produced: u64,
     answered: bool,
     over: bool,
+    stalled: bool,
     /// Quotas to settle at the end, and the output that they reserved.
     reserved: Option<([Option<Arc<Buckets>>; 2], u64)>,
     slot: Option<OwnedSemaphorePermit>,
@@ -287,9 +308,9 @@ impl CallGuard {
         self.produced += count;
         let late = self.conn.peer_left() || self.over;
         for tokens in &self.tokens {
-            tokens.output.fetch_add(count, Relaxed);
+            tokens.output.fetch_add(count, SeqCst);
             if late {
-                tokens.after_cancel.fetch_add(count, Relaxed);
+                tokens.after_cancel.fetch_add(count, SeqCst);
             }
         }
         if let Some(record) = &self.record {
@@ -302,12 +323,31 @@ impl CallGuard {
         self.ledger.notify();
     }
 
+    /// The call is silent, or no longer.
+    pub(crate) fn stall(&mut self, stalled: bool) {
+        if std::mem::replace(&mut self.stalled, stalled) != stalled {
+            self.ledger.change(&self.model, |counts| {
+                counts.stalled = if stalled { counts.stalled + 1 } else { counts.stalled - 1 };
+            });
+        }
+    }
+
+    /// Silent until [`Ledger::release`].
+    pub(crate) async fn hang(&mut self) {
+        let mut gate = self.ledger.gate();
+        self.stall(true);
+        // An error would mean that the ledger is gone, which this call holds.
+        let _ = gate.changed().await;
+        self.stall(false);
+    }
+
     /// The call is over.
     pub(crate) fn finish(&mut self, outcome: Outcome) {
         if std::mem::replace(&mut self.over, true) {
             return;
         }
         self.slot = None;
+        self.stall(false);
         if let Some((quotas, max_output)) = self.reserved.take() {
             let now = clock::now();
             quotas.into_iter().flatten().for_each(|quota| quota.settle(max_output, self.produced, now));
@@ -348,6 +388,7 @@ impl CallGuard {
             produced: self.produced,
             answered: self.answered,
             over: true,
+            stalled: false,
             reserved: None,
             slot: None,
             keep_generating: None,

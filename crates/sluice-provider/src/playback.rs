@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::body::{Abort, AnswerBody};
@@ -37,6 +38,7 @@ pub(crate) struct Playback {
     next_ping: Option<Instant>,
     malformed_sent: bool,
     stall: StallState,
+    gate: Option<watch::Receiver<u64>>,
     /// Written, and not yet handed over.
     rest: Bytes,
 }
@@ -54,9 +56,16 @@ enum Stage {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StallState {
     Before,
-    /// Until then; none: for ever.
-    During(Option<Instant>),
+    During(Until),
     After,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Until {
+    At(Instant),
+    /// Until silent calls are told to go on.
+    Released,
+    Never,
 }
 
 enum Waited {
@@ -85,6 +94,7 @@ impl Playback {
             next_ping: None,
             malformed_sent: false,
             stall: StallState::Before,
+            gate: None,
             rest: Bytes::new(),
         }
     }
@@ -155,7 +165,7 @@ impl Playback {
     /// One step: a fault, a wait, a ping or a token.
     async fn tokens(&mut self) {
         if self.behaviour.answer == Some(Answer::KeepAlivesOnly) {
-            self.wait(None).await;
+            self.wait(Until::Never).await;
             return;
         }
         if let Some(malformed) = &self.behaviour.malformed
@@ -175,7 +185,7 @@ impl Playback {
             return;
         }
         if let Some(due) = self.due
-            && let Waited::Pinged = self.wait(Some(due)).await
+            && let Waited::Pinged = self.wait(Until::At(due)).await
         {
             return;
         }
@@ -200,15 +210,20 @@ impl Playback {
     async fn over_the_stall(&mut self) -> bool {
         let Some(stall) = &self.behaviour.stall else { return true };
         if self.stall == StallState::Before && stall.after == self.produced {
-            self.stall = StallState::During(stall.lasts.map(|lasts| clock::now() + lasts));
+            let until = stall.lasts.map_or(Until::Released, |lasts| Until::At(clock::now() + lasts));
+            self.stall = StallState::During(until);
+            // Before the call counts as stalled: whoever sees it so may release it at once.
+            self.gate = Some(self.conn.gate());
+            self.call.stall(true);
         }
         let StallState::During(until) = self.stall else { return true };
         if let Waited::Pinged = self.wait(until).await {
             return false;
         }
         self.stall = StallState::After;
+        self.call.stall(false);
         if self.produced > 0 {
-            self.due = until;
+            self.due = None;
         }
         true
     }
@@ -243,15 +258,18 @@ impl Playback {
         true
     }
 
-    /// Waits until then (none: for ever), or until a ping is due, which is then written.
-    async fn wait(&mut self, until: Option<Instant>) -> Waited {
+    /// Waits until then, or until a ping is due, which is then written.
+    async fn wait(&mut self, until: Until) -> Waited {
         let silent = self.behaviour.answer == Some(Answer::KeepAlivesOnly);
         let every = self.behaviour.ping_every.or(silent.then_some(KEEP_ALIVE));
         if let Some(every) = every {
             let ping_at = self.next_ping.unwrap_or_else(|| clock::now() + every);
-            if until.is_none_or(|until| ping_at < until) {
-                self.next_ping = Some(ping_at);
-                sleep_until(ping_at).await;
+            self.next_ping = Some(ping_at);
+            if !matches!(until, Until::At(until) if until <= ping_at) {
+                tokio::select! {
+                    () = sleep_until(ping_at) => {}
+                    () = released(&mut self.gate, until) => return Waited::Due,
+                }
                 self.next_ping = Some(ping_at + every);
                 self.dialect.ping(&mut self.sink);
                 self.rest = self.sink.take();
@@ -259,11 +277,21 @@ impl Playback {
             }
         }
         match until {
-            Some(until) => sleep_until(until).await,
-            None => std::future::pending().await,
+            Until::At(until) => sleep_until(until).await,
+            Until::Released | Until::Never => released(&mut self.gate, until).await,
         }
         Waited::Due
     }
+}
+
+/// Pending for ever, unless the wait is one for a release.
+async fn released(gate: &mut Option<watch::Receiver<u64>>, until: Until) {
+    if let (Some(gate), Until::Released) = (gate, until)
+        && gate.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending::<()>().await;
 }
 
 /// A plain answer with a fault: half of its bytes, then silence, then the rest or the end.
@@ -279,7 +307,7 @@ pub(crate) fn halves(
         if let Some(stall) = &behaviour.stall {
             match stall.lasts {
                 Some(lasts) => sleep(lasts).await,
-                None => std::future::pending().await,
+                None => call.hang().await,
             }
         }
         let Some(cut) = &behaviour.cut else {

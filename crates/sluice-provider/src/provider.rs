@@ -189,10 +189,7 @@ impl Provider {
         done: impl Fn(&Stats) -> bool,
         timeout: Duration,
     ) -> Result<Stats, WaitError> {
-        let waited =
-            tokio::time::timeout(timeout, self.shared.ledger.wait(|ledger| done(&ledger.stats()))).await;
-        let stats = self.stats();
-        if waited.is_ok() { Ok(stats) } else { Err(WaitError { timeout, stats: Box::new(stats) }) }
+        self.wait(|ledger| Some(ledger.stats()).filter(&done), timeout).await
     }
 
     /// Waits until the remembered calls are as wanted; asked again after every change.
@@ -204,12 +201,22 @@ impl Provider {
         done: impl Fn(&[Call]) -> bool,
         timeout: Duration,
     ) -> Result<Vec<Call>, WaitError> {
-        let waited =
-            tokio::time::timeout(timeout, self.shared.ledger.wait(|ledger| done(&ledger.calls()))).await;
-        if waited.is_ok() {
-            return Ok(self.calls());
-        }
-        Err(WaitError { timeout, stats: Box::new(self.stats()) })
+        self.wait(|ledger| Some(ledger.calls()).filter(|calls| done(calls)), timeout).await
+    }
+
+    async fn wait<T>(
+        &self,
+        done: impl FnMut(&Ledger) -> Option<T>,
+        timeout: Duration,
+    ) -> Result<T, WaitError> {
+        let waited = tokio::time::timeout(timeout, self.shared.ledger.wait(done)).await;
+        waited.map_err(|_| WaitError { timeout, stats: Box::new(self.stats()) })
+    }
+
+    /// Lets the calls go on that are silent now: those in a `stall` without an end, and those that `hang`. Calls
+    /// that get there later are silent again.
+    pub fn release(&self) {
+        self.shared.ledger.release();
     }
 
     /// Stops: closes the socket and all connections, and returns when everything has ended.

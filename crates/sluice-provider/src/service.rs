@@ -110,7 +110,7 @@ impl Exchange {
     async fn answer(mut self, parts: &Parts, body: &Bytes) -> Answered {
         self.wait_for_slot().await;
         if self.behaviour.connection == Some(Connection::Hang) {
-            return std::future::pending().await;
+            self.call.hang().await;
         }
         if let Some(at) = self.pace.headers_at() {
             sleep_until(at).await;

@@ -30,6 +30,8 @@ pub struct Counts {
     pub in_flight: u64,
     /// The most calls that were in flight at once.
     pub max_in_flight: u64,
+    /// Calls that are silent now because of a `stall` or a `hang`.
+    pub stalled: u64,
     /// Answered to the end, error statuses included.
     pub completed: u64,
     /// Cut, closed or reset because the scenario says so.

@@ -168,7 +168,7 @@ async fn a_stall_keeps_the_connection_open() {
     let provider = provider("default: {tokens: 9, stall: {after: 2}}").await;
     let call = request(http::Method::POST, "/v1/chat/completions", &[], chat(true).to_string());
     let mut response = send(&provider, call).await.unwrap();
-    provider.wait_for(|stats| stats.total.output_tokens == 2, LONG).await.unwrap();
+    provider.wait_for(|stats| stats.total.stalled == 1, LONG).await.unwrap();
     let mut text = Vec::new();
     while text.windows(2).filter(|pair| pair == b"\n\n").count() < 3 {
         text.extend_from_slice(&response.body_mut().frame().await.unwrap().unwrap().into_data().unwrap());
@@ -177,6 +177,29 @@ async fn a_stall_keeps_the_connection_open() {
     drop(response);
     let stats = provider.wait_for(|stats| stats.total.cancelled_mid_stream == 1, LONG).await.unwrap();
     assert_eq!((stats.total.in_flight, stats.total.tokens_after_cancel), (0, 0));
+}
+
+#[tokio::test]
+async fn silent_calls_go_on_when_told_to() {
+    for behaviour in [
+        "{tokens: 4, stall: {after: 2}}",
+        "{tokens: 4, stall: {after: 0}, pingEvery: 1ms}",
+        "{tokens: 4, connection: hang}",
+    ] {
+        let provider = provider(&format!("default: {behaviour}")).await;
+        for stream in [true, false] {
+            let waiting = {
+                let provider = provider.clone();
+                tokio::spawn(async move { post_chat(&provider, stream).await })
+            };
+            provider.wait_for(|stats| stats.total.stalled == 1, LONG).await.unwrap();
+            provider.release();
+            let answer = waiting.await.unwrap();
+            assert!(answer.whole && answer.status == 200);
+        }
+        let stats = provider.stats();
+        assert_eq!((stats.total.completed, stats.total.output_tokens, stats.total.stalled), (2, 8, 0));
+    }
 }
 
 #[tokio::test]
