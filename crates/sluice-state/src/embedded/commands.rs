@@ -8,7 +8,10 @@ use super::keyspace::{Keyspace, WrongType};
 #[derive(Debug, Default)]
 pub(super) struct Server {
     pub(super) space: Keyspace,
+    /// What `TIME` says.
     pub(super) now_ms: u64,
+    /// The latest that `TIME` has said: a clock that steps back brings no expired key back.
+    pub(super) expiry_ms: u64,
     /// Set for scripts with `flags=no-writes`.
     pub(super) read_only: bool,
     /// Published by the running script.
@@ -63,7 +66,7 @@ impl Server {
 
     fn hmget(&self, lua: &Lua, args: &MultiValue) -> Result<Value, Refused> {
         arity(args, args.len() >= 3)?;
-        let fields = with_bytes(args, 1, |key| self.space.hash(key, self.now_ms))??;
+        let fields = with_bytes(args, 1, |key| self.space.hash(key, self.expiry_ms))??;
         let table = lua.create_table_with_capacity(args.len() - 2, 0)?;
         for index in 2..args.len() {
             let value = with_bytes(args, index, |field| {
@@ -79,7 +82,7 @@ impl Server {
 
     fn get(&self, lua: &Lua, args: &MultiValue) -> Result<Value, Refused> {
         arity(args, args.len() == 2)?;
-        let text = with_bytes(args, 1, |key| self.space.text(key, self.now_ms))??;
+        let text = with_bytes(args, 1, |key| self.space.text(key, self.expiry_ms))??;
         reply_text(lua, text)
     }
 
@@ -90,7 +93,7 @@ impl Server {
             words.push(owned(args, index)?);
         }
         let pairs = words[1..].chunks_exact(2).map(|pair| (pair[0].as_slice(), pair[1].as_slice()));
-        let added = self.space.set_fields(&words[0], pairs, self.now_ms)?;
+        let added = self.space.set_fields(&words[0], pairs, self.expiry_ms)?;
         Ok(Value::Number(added as f64))
     }
 
@@ -100,14 +103,14 @@ impl Server {
         let text = owned(args, 2)?;
         let option = |index| owned(args, index).unwrap_or_default();
         match (args.len(), option(3).as_slice()) {
-            (4, b"KEEPTTL") => self.space.set_text(&key, text, None, self.now_ms),
-            (5, b"PX") => self.space.set_text(&key, text, Some(ttl(args, 4)?), self.now_ms),
+            (4, b"KEEPTTL") => self.space.set_text(&key, text, None, self.expiry_ms),
+            (5, b"PX") => self.space.set_text(&key, text, Some(ttl(args, 4)?), self.expiry_ms),
             (7, b"PX") if option(5) == b"NX" && option(6) == b"GET" => {
                 let ttl = ttl(args, 4)?;
-                let old = self.space.text(&key, self.now_ms)?;
+                let old = self.space.text(&key, self.expiry_ms)?;
                 let reply = reply_text(lua, old)?;
                 if old.is_none() {
-                    self.space.set_text(&key, text, Some(ttl), self.now_ms);
+                    self.space.set_text(&key, text, Some(ttl), self.expiry_ms);
                 }
                 return Ok(reply);
             }
@@ -119,7 +122,7 @@ impl Server {
     fn pexpire(&mut self, args: &MultiValue) -> Result<Value, Refused> {
         arity(args, args.len() == 3)?;
         let ttl = ttl(args, 2)?;
-        let set = with_bytes(args, 1, |key| self.space.expire(key, ttl, self.now_ms))?;
+        let set = with_bytes(args, 1, |key| self.space.expire(key, ttl, self.expiry_ms))?;
         Ok(Value::Number(f64::from(u8::from(set))))
     }
 

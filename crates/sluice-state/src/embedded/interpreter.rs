@@ -68,8 +68,10 @@ impl Interpreter {
         {
             let mut server = self.server.lock();
             server.now_ms = now_ms;
+            server.expiry_ms = server.expiry_ms.max(now_ms);
             server.read_only = name == ScriptName::View;
-            server.space.collect(now_ms);
+            let expired = server.expiry_ms;
+            server.space.collect(expired);
             // As for a script with a shebang in a full Redis: refused before it has run.
             if server.space.len() >= MAX_KEYS && !server.read_only {
                 return Err(StoreError::new(StoreErrorKind::OutOfMemory, "OOM the embedded home is full"));
@@ -95,7 +97,8 @@ impl Interpreter {
     }
 
     pub(super) fn stored(&self, key: &str, now_ms: u64) -> Option<Stored> {
-        self.server.lock().space.get(key.as_bytes(), now_ms).cloned()
+        let server = self.server.lock();
+        server.space.get(key.as_bytes(), server.expiry_ms.max(now_ms)).cloned()
     }
 
     pub(super) fn replace(&self, key: &str, value: Option<Stored>) {

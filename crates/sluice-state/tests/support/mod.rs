@@ -1,5 +1,5 @@
 //! What the tests of this crate share: a target, a stepped clock, and asks.
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
