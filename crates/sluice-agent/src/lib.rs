@@ -1,1 +1,62 @@
-//! The data plane: a streaming proxy for model APIs
+//! The data plane: a streaming proxy for model APIs, one per pod.
+//!
+//! ```text
+//!  application ──► server ──► pipeline ──► attempts ──► attempt ──► upstream ──► provider
+//!                                 ▲            │  ▲         │
+//!                            policies      admit  └─────────┴── settle
+//!                                 ▲            ▼
+//!  control plane ──► policy_client          sluice-state (Redis, or this process)
+//! ```
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`agent`] | start, end, and what the parts share |
+//! | `pipeline` | the request path on one page |
+//! | `ask`, `body_room`, `head_scan`, `headers` | reading a request |
+//! | `exchange`, `lanes` | one client request: identity, deadline, its turn |
+//! | `attempts`, `plan` | which target next, and when again |
+//! | `attempt`, `flow`, `grant` | one upstream call, its answer, and what it was given |
+//! | `relay`, `keep_alive`, `body` | the answer on its way to the client |
+//! | `reply` | errors become responses, here only |
+//! | `server`, `client_io`, `drain` | connections of clients |
+//! | `upstream` | connections to providers |
+//! | `policies`, `targets`, `policy_client` | what rules, and where it comes from |
+//! | `metrics`, `transitions`, `report`, `state`, `admin` | what is shown |
+//! | `clock`, `random` | the only sources of time and chance |
+
+pub mod agent;
+pub mod config;
+pub mod state;
+
+mod admin;
+mod ask;
+mod attempt;
+mod attempts;
+mod body;
+mod body_room;
+mod client_io;
+mod clock;
+mod drain;
+mod exchange;
+mod flow;
+mod grant;
+mod head_scan;
+mod headers;
+mod keep_alive;
+mod lanes;
+mod metrics;
+mod pipeline;
+mod plan;
+mod policies;
+mod policy_client;
+mod random;
+mod relay;
+mod reply;
+mod report;
+mod server;
+mod targets;
+mod transitions;
+mod upstream;
+
+pub use agent::Agent;
+pub use config::AgentConfig;

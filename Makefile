@@ -1,0 +1,52 @@
+# Every target is one gate or one thing to try; CI runs the same targets.
+#
+#   make run      serve the quickstart on this machine: no Redis, no Kubernetes
+#   make test     everything, installing what it needs
+#
+# `make help` lists the rest.
+
+SHELL := bash
+CARGO ?= cargo
+SCENARIO ?=
+ARGS ?=
+
+.PHONY: help run brownout test test-deps fmt fmt-check lint deny advisories arrows generate check-generated bench
+
+help: ## List the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
+
+run: ## Serve e2e/manifests/quickstart with a scripted provider; make run SCENARIO=brownout plays an incident
+	$(CARGO) run -q -p sluice-cli --bin sluice -- run -f e2e/manifests/quickstart --provider $(if $(SCENARIO),--scenario $(SCENARIO)) $(ARGS)
+
+test-deps: ## Install what the tests need: redis-server, the OpenAI and Anthropic SDKs
+	e2e/bin/test-deps
+
+test: test-deps ## Run every test
+	e2e/bin/test
+
+fmt: ## Format
+	$(CARGO) fmt --all
+
+fmt-check: ## Fail on unformatted code
+	$(CARGO) fmt --all --check
+
+lint: ## Clippy, warnings denied
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+deny: ## Licences, sources, bans
+	e2e/bin/cargo-tool cargo-deny 0.20 -- deny --locked check bans licenses sources
+
+advisories: ## Known vulnerabilities (fetches the advisory database)
+	e2e/bin/cargo-tool cargo-deny 0.20 -- deny check advisories
+
+arrows: ## Which crate may depend on which
+	$(CARGO) test -q -p sluice-testkit --test arrows
+
+generate: ## Write crds/ and docs/api.md from the code
+	$(CARGO) run -q -p sluice-api --bin crdgen -- crds docs/api.md
+
+check-generated: ## Fail when crds/ or docs/api.md are stale
+	$(CARGO) run -q -p sluice-api --bin crdgen -- --check crds docs/api.md
+
+bench: ## Side-by-side measurements with nginx and Envoy; not a gate
+	e2e/bench/run

@@ -1,0 +1,224 @@
+//! The agent as a whole: what its parts share, and how it starts and ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use sluice_proto::apply::PolicySet;
+use sluice_proto::report::Rejection;
+use sluice_state::store::{Shared as StateHome, Store, StoreConfig};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tonic::transport::Endpoint;
+
+use crate::body_room::BodyRooms;
+use crate::clock::Clock;
+use crate::config::{AgentConfig, Identity};
+use crate::drain::Drain;
+use crate::metrics::Metrics;
+use crate::policies::Policies;
+use crate::random::Random;
+use crate::state::{AgentState, RejectedObject};
+use crate::targets::TargetRegistry;
+use crate::upstream::Upstream;
+
+/// Settlements get this long at shutdown.
+const SETTLE_GRACE: Duration = Duration::from_secs(2);
+/// Streams that were told to end get this long to write their last event.
+const END_GRACE: Duration = Duration::from_secs(2);
+
+/// What the parts of an agent share.
+pub(crate) struct Shared {
+    pub(crate) identity: Identity,
+    /// Where breaker state is shared: `redis` or `embedded`.
+    pub(crate) home: &'static str,
+    pub(crate) grace: Duration,
+    /// Drawn at the start: one agent's streams to the control plane have it in common.
+    pub(crate) id: Arc<str>,
+    pub(crate) policies: ArcSwap<Policies>,
+    pub(crate) store: Store,
+    pub(crate) upstream: Upstream,
+    pub(crate) clock: Clock,
+    pub(crate) random: Random,
+    pub(crate) metrics: Metrics,
+    pub(crate) targets: TargetRegistry,
+    pub(crate) drain: Drain,
+    pub(crate) body_room: BodyRooms,
+    pub(crate) rejected: Mutex<Vec<RejectedObject>>,
+    /// Admissions whose tokens are not settled yet.
+    pub(crate) unsettled: std::sync::atomic::AtomicU64,
+}
+
+/// An agent. Cheap to clone; all clones are one agent.
+#[derive(Clone)]
+pub struct Agent {
+    shared: Arc<Shared>,
+}
+
+impl Agent {
+    /// An agent without policies; it refuses everything until it has some.
+    ///
+    /// # Errors
+    /// When the system's certificates cannot be read, or the state store's configuration is bad.
+    pub fn new(config: AgentConfig) -> anyhow::Result<Self> {
+        let AgentConfig { identity, shared: state, grace, seed } = config;
+        let seed = seed.unwrap_or_else(Random::system_seed);
+        tracing::info!(agent = identity.name, seed, "agent starts");
+        let random = Random::new(seed);
+        let id: Arc<str> = format!("{}-{:016x}", identity.name, random.id()).into();
+        let home = match &state {
+            StateHome::Embedded(_) => "embedded",
+            StateHome::Redis(_) => "redis",
+        };
+        let store = Store::new(StoreConfig {
+            shared: state,
+            agent: id.to_string(),
+            seed: random.id(),
+            clock: Arc::new(sluice_state::clock::SystemClock::start()),
+        })?;
+        let shared = Shared {
+            id,
+            policies: ArcSwap::from_pointee(Policies::empty()),
+            store,
+            upstream: Upstream::new()?,
+            clock: Clock::start(),
+            random,
+            metrics: Metrics::new(),
+            targets: TargetRegistry::default(),
+            drain: Drain::default(),
+            body_room: BodyRooms::default(),
+            rejected: Mutex::new(Vec::new()),
+            unsettled: std::sync::atomic::AtomicU64::new(0),
+            identity,
+            home,
+            grace,
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Uses these policies from the next exchange on. With a control plane, [`follow`](Self::follow) does it.
+    pub fn use_policies(&self, set: &PolicySet) {
+        self.shared.use_policies(set, &[]);
+    }
+
+    /// Gets its policies from a control plane until the agent drains.
+    pub async fn follow(&self, control_plane: Endpoint) {
+        crate::policy_client::follow(self.shared.clone(), control_plane).await;
+    }
+
+    /// Serves applications until [`drain`](Self::drain) has ended the last exchange.
+    pub async fn serve(&self, listener: TcpListener) {
+        let shared = self.shared.clone();
+        let handle = move |request, connection| crate::pipeline::handle(shared.clone(), request, connection);
+        crate::server::serve(listener, self.shared.drain.clone(), handle).await;
+    }
+
+    /// Serves `/livez`, `/readyz`, `/metrics` and `/state` until the agent drains.
+    ///
+    /// # Errors
+    /// When the socket fails.
+    pub async fn serve_admin(&self, listener: TcpListener) -> std::io::Result<()> {
+        crate::admin::serve(listener, self.shared.clone()).await
+    }
+
+    pub async fn state(&self) -> AgentState {
+        crate::report::state(&self.shared).await
+    }
+
+    /// Breaker transitions that this agent makes or hears of.
+    pub fn transitions(&self) -> tokio::sync::broadcast::Receiver<sluice_state::store::TransitionEvent> {
+        self.shared.store.transitions()
+    }
+
+    /// The page at `/metrics`.
+    pub async fn metrics(&self) -> String {
+        crate::admin::metrics_page(&self.shared).await
+    }
+
+    /// Serves applications and the admin port, and follows the control plane, each in a task of its own.
+    #[must_use]
+    pub fn start(
+        &self,
+        applications: TcpListener,
+        admin: Option<TcpListener>,
+        control: Option<Endpoint>,
+    ) -> Running {
+        let mut serving = JoinSet::new();
+        let mut beside = JoinSet::new();
+        let agent = self.clone();
+        serving.spawn(async move { agent.serve(applications).await });
+        beside.spawn(crate::transitions::tell(self.shared.clone()));
+        if let Some(listener) = admin {
+            let agent = self.clone();
+            beside.spawn(async move {
+                if let Err(error) = agent.serve_admin(listener).await {
+                    tracing::error!(%error, "the admin port failed");
+                }
+            });
+        }
+        if let Some(control) = control {
+            let agent = self.clone();
+            beside.spawn(async move { agent.follow(control).await });
+        }
+        Running { agent: self.clone(), serving, beside }
+    }
+}
+
+/// An agent at work.
+pub struct Running {
+    pub agent: Agent,
+    serving: JoinSet<()>,
+    /// Ends with the agent, whatever it is doing.
+    beside: JoinSet<()>,
+}
+
+impl Running {
+    /// Accepts nothing new, lets exchanges finish for the grace period, ends the rest with an error event of
+    /// their format, and settles everything.
+    pub async fn drain(mut self) {
+        let shared = &self.agent.shared;
+        shared.drain.stop();
+        if tokio::time::timeout(shared.grace, finished(&mut self.serving)).await.is_err() {
+            shared.drain.end();
+            if tokio::time::timeout(END_GRACE, finished(&mut self.serving)).await.is_err() {
+                tracing::warn!("some connections did not end and are cut");
+            }
+        }
+        self.serving.shutdown().await;
+        self.beside.shutdown().await;
+        shared.store.drain(SETTLE_GRACE).await;
+    }
+}
+
+async fn finished(tasks: &mut JoinSet<()>) {
+    while tasks.join_next().await.is_some() {}
+}
+
+impl Shared {
+    pub(crate) fn use_policies(&self, set: &PolicySet, rejected: &[Rejection]) {
+        *self.rejected.lock() = rejected
+            .iter()
+            .map(|one| RejectedObject { object: one.object.to_string(), error: one.error.clone() })
+            .collect();
+        self.use_secrets(set);
+        self.use_counts(set);
+        tracing::info!(
+            version = &*set.version,
+            routes = set.routes.len(),
+            rejected = rejected.len(),
+            "policies in use"
+        );
+    }
+
+    /// Secrets are joined to the targets, so new ones make new targets; the live sides stay.
+    pub(crate) fn use_secrets(&self, set: &PolicySet) {
+        self.policies.store(Arc::new(Policies::build(set, &self.targets, &self.metrics)));
+    }
+
+    pub(crate) fn use_counts(&self, set: &PolicySet) {
+        for (target, agents) in set.agents.iter() {
+            self.store.set_agents(target, *agents);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What a client asks for: its request, read once, bounded, and cleaned for the way on.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http::request::Parts;
+use http::{HeaderMap, Method, Uri};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use sluice_core::deadline::CallersDeadline;
+use sluice_core::policy::{Lane, LaneChoice, RoutePolicy, TargetPolicy, TenantSource, WireFormat};
+use sluice_core::wire::{
+    Edits, Operation, RequestError, RequestFacts, ask_for_usage, read_request, replace_model,
+};
+
+use crate::body_room::BodyRoom;
+use crate::headers::{self, ProtectedHeader};
+use crate::reply::Unanswered;
+
+pub(crate) struct Ask {
+    pub(crate) operation: Operation,
+    pub(crate) format: WireFormat,
+    pub(crate) method: Method,
+    pub(crate) uri: Uri,
+    /// Without hop-by-hop headers and the agent's own.
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) facts: Arc<RequestFacts>,
+    /// The target that the caller named.
+    pub(crate) named_target: Option<String>,
+    /// Retries that the caller's SDK has already made.
+    pub(crate) sdk_retries: u32,
+    pub(crate) deadline: CallersDeadline,
+    pub(crate) traceparent: Option<Arc<str>>,
+    /// The body's share of what may be in memory.
+    pub(crate) room: Option<BodyRoom>,
+}
+
+/// Why a request cannot be read.
+#[derive(Debug)]
+pub(crate) enum Unreadable {
+    Body(RequestError),
+    TooLarge {
+        limit: u64,
+    },
+    /// The client stopped sending.
+    Broken,
+    /// It took longer than the deadline to send it.
+    TooSlow,
+    /// Too many large bodies are in memory.
+    NoRoom,
+    /// There is no policy yet.
+    NoPolicy,
+    ProtectedHeader(ProtectedHeader),
+    FramedTwice,
+}
+
+impl Ask {
+    /// Reads the request's head; the body follows in [`read_body`](Self::read_body).
+    pub(crate) fn of(parts: Parts) -> Result<Self, Unanswered> {
+        let Parts { method, uri, headers: received, .. } = parts;
+        let operation = Operation::of(method.as_str(), uri.path());
+        let format = operation.format().unwrap_or_else(|| {
+            if received.contains_key("anthropic-version") {
+                WireFormat::Anthropic
+            } else {
+                WireFormat::OpenAi
+            }
+        });
+        let text = |name: &str| received.get(name).and_then(|value| value.to_str().ok());
+        let named_target = received
+            .get(headers::TARGET)
+            .and_then(|value| value.to_str().ok())
+            .map(|name| name.chars().take(64).collect());
+        let sdk_retries =
+            text(headers::SDK_RETRY_COUNT).and_then(|count| count.trim().parse().ok()).unwrap_or(0);
+        let deadline = CallersDeadline::read(text);
+        let traceparent = text("traceparent").filter(|value| value.len() <= 64).map(Arc::from);
+        let mut headers = received;
+        headers::strip_hop_by_hop(&mut headers)
+            .map_err(|header| Unanswered { format, unreadable: Unreadable::ProtectedHeader(header) })?;
+        Ok(Self {
+            operation,
+            format,
+            method,
+            uri,
+            headers,
+            body: Bytes::new(),
+            facts: Arc::default(),
+            named_target,
+            sdk_retries,
+            deadline,
+            traceparent,
+            room: None,
+        })
+    }
+
+    /// Reads the whole body (a model's name may be its last member) within `limit` bytes, and its facts.
+    pub(crate) async fn read_body(&mut self, mut body: Incoming, limit: u64) -> Result<(), Unreadable> {
+        let too_large = || Unreadable::TooLarge { limit };
+        let announced = hyper::body::Body::size_hint(&body);
+        if announced.lower() > limit {
+            return Err(too_large());
+        }
+        let mut whole: Option<Bytes> = None;
+        let mut joined = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            let Ok(chunk) = frame.map_err(|_| Unreadable::Broken)?.into_data() else { continue };
+            let length = whole.as_ref().map_or(joined.len(), Bytes::len) + chunk.len();
+            if length as u64 > limit {
+                return Err(too_large());
+            }
+            match whole.take() {
+                // The first chunk is mostly the only one: no copy.
+                None if joined.is_empty() => whole = Some(chunk),
+                None => joined.extend_from_slice(&chunk),
+                Some(first) => {
+                    let expected = usize::try_from(announced.lower()).unwrap_or(length).max(length);
+                    joined.reserve(expected);
+                    joined.extend_from_slice(&first);
+                    joined.extend_from_slice(&chunk);
+                }
+            }
+        }
+        self.body = whole.unwrap_or_else(|| joined.freeze());
+        if self.operation.names_model() {
+            self.facts = Arc::new(read_request(self.operation, &self.body).map_err(Unreadable::Body)?);
+        }
+        Ok(())
+    }
+
+    /// The headers of an attempt: without the agent's own.
+    pub(crate) fn outgoing_headers(&self) -> HeaderMap {
+        let mut headers = self.headers.clone();
+        headers::strip_own(&mut headers);
+        headers
+    }
+
+    /// The body for a target: its own model's name, and the usage chunk asked for where the client did not.
+    /// The second value says whether that chunk is to be hidden.
+    pub(crate) fn body_for(&self, target: &TargetPolicy) -> (Bytes, bool) {
+        let model =
+            target.model.as_deref().map_or_else(Edits::default, |model| replace_model(&self.facts, model));
+        let usage = ask_for_usage(self.operation, &self.facts, &self.body);
+        let hide = !usage.is_empty();
+        (model.and(usage).apply(&self.body), hide)
+    }
+
+    /// Whom the exchange is accounted to.
+    pub(crate) fn tenant(&self, route: &RoutePolicy) -> Arc<str> {
+        match &route.tenant {
+            TenantSource::Workload => Arc::from("workload"),
+            TenantSource::Header { header, default } => {
+                self.header(header).filter(|name| !name.is_empty()).map_or_else(|| default.clone(), Arc::from)
+            }
+        }
+    }
+
+    pub(crate) fn lane(&self, choice: &LaneChoice) -> Lane {
+        let matches = |rule: &&sluice_core::policy::LaneRule| {
+            self.header(&rule.header).is_some_and(|value| value == &*rule.value)
+        };
+        choice.rules.iter().find(matches).map_or(choice.default, |rule| rule.lane)
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+}
+
+/// The tenant's own share of a target's quota, when the quota names the tenant.
+pub(crate) fn quota_tenant(target: &TargetPolicy, tenant: &Arc<str>) -> Option<Arc<str>> {
+    let quota = target.rules.quota.as_ref()?;
+    quota.rules.tenants.iter().any(|share| share.name == *tenant).then(|| tenant.clone())
+}

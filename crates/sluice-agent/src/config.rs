@@ -1,0 +1,38 @@
+//! What an agent is told at its start. Policies come from the control plane, not from here.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sluice_state::store::Shared;
+
+/// Grace for streams at shutdown.
+pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+
+/// Who an agent is.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// A name for logs and for the control plane: the pod's, in a cluster.
+    pub name: String,
+    /// The namespace whose routes it serves.
+    pub namespace: String,
+    /// Labels of its pod: routes may select by them.
+    pub labels: BTreeMap<String, String>,
+}
+
+pub struct AgentConfig {
+    pub identity: Identity,
+    /// Where breaker state and token buckets are shared.
+    pub shared: Shared,
+    /// How long streams may go on after the signal to stop.
+    pub grace: Duration,
+    /// For jitter, ids and nonces; `None`: from the system.
+    pub seed: Option<u64>,
+}
+
+impl AgentConfig {
+    #[must_use]
+    pub fn new(name: impl Into<String>, namespace: impl Into<String>, shared: Shared) -> Self {
+        let identity = Identity { name: name.into(), namespace: namespace.into(), labels: BTreeMap::new() };
+        Self { identity, shared, grace: DEFAULT_GRACE, seed: None }
+    }
+}

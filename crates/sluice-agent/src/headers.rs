@@ -1,0 +1,139 @@
+//! Which headers cross the agent, and under which names its own travel.
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+/// The caller names a target (where the route allows it).
+pub(crate) const TARGET: HeaderName = HeaderName::from_static("x-sluice-target");
+/// The caller's own deadline, in milliseconds from now.
+pub(crate) const TIMEOUT_MS: &str = "x-sluice-timeout-ms";
+/// Which target answered.
+pub(crate) const SERVED_BY: HeaderName = HeaderName::from_static("x-sluice-served-by");
+/// Marks an answer that no target gave.
+pub(crate) const DEGRADED: HeaderName = HeaderName::from_static("x-sluice-degraded");
+/// One id for all attempts of an exchange.
+pub(crate) const EXCHANGE_ID: HeaderName = HeaderName::from_static("x-sluice-exchange-id");
+/// A fresh id for each attempt.
+pub(crate) const ATTEMPT_ID: HeaderName = HeaderName::from_static("x-sluice-attempt-id");
+/// The SDKs count their own retries here.
+pub(crate) const SDK_RETRY_COUNT: &str = "x-stainless-retry-count";
+/// A caller's key for safe repeats: it stays with one provider.
+pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+const API_KEY: HeaderName = HeaderName::from_static("api-key");
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// RFC 9110 § 7.6.1, and what proxies have always treated alike.
+const HOP_BY_HOP: [HeaderName; 8] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// What `Connection` may not take away: deleting these changes what the request means.
+const PROTECTED: [HeaderName; 5] =
+    [header::AUTHORIZATION, header::HOST, header::CONTENT_LENGTH, X_API_KEY, header::CONTENT_TYPE];
+
+/// `Connection` names a header that is not its to delete.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ProtectedHeader(pub(crate) HeaderName);
+
+/// Takes away what belongs to one hop: the fixed set, and all that `Connection` names.
+pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) -> Result<(), ProtectedHeader> {
+    if headers.contains_key(header::CONNECTION) {
+        let named: Vec<HeaderName> = headers
+            .get_all(header::CONNECTION)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .filter_map(|name| HeaderName::try_from(name.trim()).ok())
+            .collect();
+        for name in named {
+            if PROTECTED.contains(&name) {
+                return Err(ProtectedHeader(name));
+            }
+            headers.remove(name);
+        }
+    }
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
+    headers.remove(header::TRAILER);
+    Ok(())
+}
+
+/// Takes away what must not reach a provider whatever the route: the agent's own headers and baggage.
+pub(crate) fn strip_own(headers: &mut HeaderMap) {
+    let own: Vec<HeaderName> =
+        headers.keys().filter(|name| name.as_str().starts_with("x-sluice-")).cloned().collect();
+    for name in own {
+        headers.remove(name);
+    }
+    headers.remove("baggage");
+    headers.remove("traceparent");
+    headers.remove("tracestate");
+    headers.remove(header::HOST);
+    headers.remove(header::CONTENT_LENGTH);
+    headers.remove(header::EXPECT);
+}
+
+/// Takes away every credential that a caller can have sent.
+pub(crate) fn strip_credentials(headers: &mut HeaderMap) {
+    for name in [header::AUTHORIZATION, API_KEY, X_API_KEY, header::COOKIE] {
+        headers.remove(name);
+    }
+}
+
+/// The header that carries a provider's key.
+pub(crate) fn credential(
+    provider: sluice_core::policy::Provider,
+    secret: &[u8],
+) -> Option<(HeaderName, HeaderValue)> {
+    use sluice_core::policy::Provider;
+    let secret = secret.trim_ascii();
+    let (name, value) = match provider {
+        Provider::OpenAi | Provider::OpenAiCompatible => {
+            (header::AUTHORIZATION, HeaderValue::from_bytes(&[b"Bearer ".as_slice(), secret].concat()))
+        }
+        Provider::AzureOpenAi => (API_KEY, HeaderValue::from_bytes(secret)),
+        Provider::Anthropic => (X_API_KEY, HeaderValue::from_bytes(secret)),
+    };
+    let mut value = value.ok()?;
+    value.set_sensitive(true);
+    Some((name, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|(n, v)| (HeaderName::from_static(n), HeaderValue::from_static(v))).collect()
+    }
+
+    #[test]
+    fn what_connection_names_goes_with_the_fixed_set() {
+        let mut headers =
+            map(&[("connection", "x-gone, close"), ("x-gone", "1"), ("te", "trailers"), ("x-kept", "1")]);
+        strip_hop_by_hop(&mut headers).unwrap();
+        assert_eq!(headers, map(&[("x-kept", "1")]));
+    }
+
+    #[test]
+    fn connection_cannot_delete_the_credential() {
+        let mut headers = map(&[("connection", "Authorization"), ("authorization", "x")]);
+        assert_eq!(strip_hop_by_hop(&mut headers), Err(ProtectedHeader(header::AUTHORIZATION)));
+    }
+
+    #[test]
+    fn a_secret_is_sensitive_and_loses_its_newline() {
+        let (name, value) = credential(sluice_core::policy::Provider::OpenAi, b"sk-1\n").unwrap();
+        assert_eq!((name, value.as_bytes()), (header::AUTHORIZATION, b"Bearer sk-1".as_slice()));
+        assert!(value.is_sensitive());
+        assert!(credential(sluice_core::policy::Provider::OpenAi, b"a\nb").is_none());
+    }
+}

@@ -1,0 +1,105 @@
+//! The request path, top to bottom, in the order in which things happen.
+//!
+//! ```text
+//! accept ─ policies ─ head ─ body ─ route ─ deadline, tenant, lane ─ turn ─┐
+//!                                                                          ▼
+//!            relay ◄─ hold back ◄─ send ◄─ admit ◄─ slot ◄─ target ◄── attempts
+//! ```
+//! Every `?` leaves with a [`Refusal`]; [`reply`] makes an answer of it, the only place where errors become
+//! responses.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use sluice_core::deadline::{Budget, Stage};
+use sluice_core::refusal::{Reason, Refusal};
+use sluice_core::wire::Operation;
+
+use crate::agent::Shared;
+use crate::ask::{Ask, Unreadable};
+use crate::attempts;
+use crate::body::Body;
+use crate::client_io::Connection;
+use crate::exchange::{Exchange, Presence};
+use crate::keep_alive;
+use crate::lanes;
+use crate::policies::{Policies, Route};
+use crate::reply::{self, Unanswered};
+
+/// Answers one request, whatever happens.
+pub(crate) async fn handle(
+    shared: Arc<Shared>,
+    request: Request<Incoming>,
+    connection: Arc<Connection>,
+) -> Response<Body> {
+    let presence = Presence::begin(&shared);
+    let arrived = shared.clock.now();
+    let response = match read(&shared, request, &connection).await {
+        Ok((policies, ask)) => {
+            let format = ask.format;
+            let served = serve(&shared, policies, Arc::new(ask), &connection, arrived).await;
+            served.unwrap_or_else(|refusal| reply::refuse(&shared, &refusal, format))
+        }
+        Err(unanswered) => reply::unanswered(&shared, &unanswered),
+    };
+    presence.follow(response)
+}
+
+/// The whole request, bounded in size, number and time.
+async fn read(
+    shared: &Shared,
+    request: Request<Incoming>,
+    connection: &Connection,
+) -> Result<(Arc<Policies>, Ask), Unanswered> {
+    let policies = shared.policies.load_full(); // one snapshot for the whole exchange
+    let (head, body) = request.into_parts();
+    let mut ask = Ask::of(head)?;
+    let fail = |format, unreadable| Unanswered { format, unreadable };
+    if connection.framed_twice() {
+        return Err(fail(ask.format, Unreadable::FramedTwice));
+    }
+    if policies.version.is_empty() {
+        return Err(fail(ask.format, Unreadable::NoPolicy));
+    }
+    ask.room = shared.body_room.take(&body).map_err(|full| fail(ask.format, full))?;
+    let reading = ask.read_body(body, policies.body_bytes);
+    let read = tokio::time::timeout(sluice_core::defaults::deadlines::TOTAL, reading).await;
+    read.unwrap_or(Err(Unreadable::TooSlow)).map_err(|unreadable| fail(ask.format, unreadable))?;
+    connection.expect_head();
+    Ok((policies, ask))
+}
+
+/// From a request that was read to an answer that begins.
+async fn serve(
+    shared: &Arc<Shared>,
+    policies: Arc<Policies>,
+    ask: Arc<Ask>,
+    connection: &Connection,
+    arrived: Duration,
+) -> Result<Response<Body>, Refusal> {
+    if ask.operation == Operation::Models {
+        return Ok(reply::models(ask.format, &policies.models(ask.format)));
+    }
+    let route = route(&policies, &ask)?.clone();
+    let rules = &route.targets[0].policy.rules;
+    connection.limit_write_stall(rules.streaming.rules.slow_client);
+    let deadline = Budget::new(&rules.deadlines.rules, ask.deadline, ask.facts.stream, arrived);
+    let tenant = ask.tenant(&route.policy);
+    let lane = ask.lane(&route.policy.lanes);
+    let exchange = Arc::new(Exchange::new(shared, policies, route, deadline, tenant, lane));
+    lanes::enter(exchange.deadline.remaining(shared.clock.now()))
+        .map_err(|expired| reply::expired(&exchange, expired, shared.clock.now()))?;
+    let keep_alive = keep_alive::of(&exchange, &ask);
+    let served = attempts::serve(shared.clone(), exchange, ask.clone());
+    keep_alive::bridge(shared, &ask, keep_alive, served).await
+}
+
+fn route<'a>(policies: &'a Policies, ask: &Ask) -> Result<&'a Arc<Route>, Refusal> {
+    let refused = |reason| Refusal::new(Stage::Route, reason);
+    if ask.operation == Operation::Other {
+        return policies.for_other_paths(ask.format).ok_or_else(|| refused(Reason::UnknownPath));
+    }
+    policies.route(ask.format, &ask.facts.model).ok_or_else(|| refused(Reason::NoRoute))
+}

@@ -1,0 +1,79 @@
+//! The policies in use, joined to the live side of each target. Immutable: an exchange loads them once and
+//! keeps them to its end, so an edit never changes the rules of a stream that runs.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use sluice_core::policy::{OtherPaths, RoutePolicy, WireFormat};
+use sluice_core::route_match::RouteIndex;
+use sluice_core::target_id::TargetId;
+use sluice_proto::apply::PolicySet;
+
+use crate::metrics::Metrics;
+use crate::targets::{Target, TargetRegistry};
+
+/// One snapshot.
+pub(crate) struct Policies {
+    pub(crate) version: Arc<str>,
+    pub(crate) routes: Vec<Arc<Route>>,
+    index: RouteIndex,
+    /// The largest body that any route takes: what is read before the route is known.
+    pub(crate) body_bytes: u64,
+}
+
+/// One route with its targets, in the order of the resource.
+pub(crate) struct Route {
+    pub(crate) policy: Arc<RoutePolicy>,
+    /// `namespace/name`, as evidence and metrics write it.
+    pub(crate) name: Arc<str>,
+    pub(crate) targets: Vec<Arc<Target>>,
+}
+
+impl Policies {
+    pub(crate) fn empty() -> Self {
+        Self { version: "".into(), routes: Vec::new(), index: RouteIndex::default(), body_bytes: 0 }
+    }
+
+    pub(crate) fn build(set: &PolicySet, registry: &TargetRegistry, metrics: &Metrics) -> Self {
+        let index = RouteIndex::new(set.routes.to_vec());
+        let routes: Vec<Arc<Route>> =
+            index.routes().iter().map(|policy| Arc::new(route(set, policy, registry, metrics))).collect();
+        let targets = || routes.iter().flat_map(|route| &route.targets);
+        let named: HashSet<&TargetId> = targets().map(|target| &target.policy.id).collect();
+        registry.retain(|id| named.contains(id));
+        let body_bytes =
+            targets().map(|target| target.policy.rules.streaming.rules.body_bytes).max().unwrap_or(0);
+        Self { version: set.version.clone(), index, routes, body_bytes }
+    }
+
+    /// The route that serves a model to clients of a format.
+    pub(crate) fn route(&self, format: WireFormat, model: &str) -> Option<&Arc<Route>> {
+        self.routes.get(self.index.position(format, model)?)
+    }
+
+    /// The oldest route of a format that takes paths which Sluice does not know.
+    pub(crate) fn for_other_paths(&self, format: WireFormat) -> Option<&Arc<Route>> {
+        self.routes.iter().find(|route| {
+            route.policy.format == format && route.policy.other_paths == OtherPaths::PassThrough
+        })
+    }
+
+    /// The models that clients of a format can ask for by name.
+    pub(crate) fn models(&self, format: WireFormat) -> Vec<&str> {
+        self.index.names(format)
+    }
+}
+
+fn route(set: &PolicySet, policy: &Arc<RoutePolicy>, registry: &TargetRegistry, metrics: &Metrics) -> Route {
+    let name: Arc<str> = format!("{}/{}", policy.namespace, policy.name).into();
+    let targets = policy
+        .targets
+        .iter()
+        .map(|target| {
+            let label = format!("{name}/{}", target.name);
+            let target = Arc::new(target.clone());
+            Arc::new(registry.target(metrics, &label, target, |key| set.secret(key).cloned()))
+        })
+        .collect();
+    Route { policy: policy.clone(), name, targets }
+}

@@ -1,0 +1,260 @@
+//! The only place where errors become responses.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use sluice_core::balance::PassedOver;
+use sluice_core::classify::Happening;
+use sluice_core::deadline::Stage;
+use sluice_core::policy::{Degraded, WireFormat};
+use sluice_core::refusal::{Evidence, Reason, Refusal};
+use sluice_core::wire::{Operation, StaticAnswer, models_body, static_answer, static_stream};
+
+use crate::agent::Shared;
+use crate::ask::{Ask, Unreadable};
+use crate::attempts::Unserved;
+use crate::body::Body;
+use crate::exchange::Exchange;
+use crate::headers;
+use crate::lanes::Expired;
+
+/// A request that could not be read, and what its client speaks.
+#[derive(Debug)]
+pub(crate) struct Unanswered {
+    pub(crate) format: WireFormat,
+    pub(crate) unreadable: Unreadable,
+}
+
+/// A refusal in the client's format.
+pub(crate) fn refuse(shared: &Shared, refusal: &Refusal, format: WireFormat) -> Response<Body> {
+    log(shared, refusal);
+    let rendered = refusal.render(format);
+    let mut response = Response::new(Body::full(rendered.body));
+    *response.status_mut() =
+        StatusCode::from_u16(rendered.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    for (name, value) in rendered.headers {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            response.headers_mut().insert(HeaderName::from_static(name), value);
+        }
+    }
+    response
+}
+
+/// One line per refusal, with the evidence.
+pub(crate) fn log(shared: &Shared, refusal: &Refusal) {
+    shared.metrics.refused(refusal.stage.as_str(), refusal.reason.as_str());
+    tracing::info!(
+        stage = refusal.stage.as_str(),
+        reason = refusal.reason.as_str(),
+        evidence = %refusal.evidence_json(),
+        "refused"
+    );
+}
+
+/// A request that could not be read: the connection is closed where what follows on it cannot be trusted.
+pub(crate) fn unanswered(shared: &Shared, unanswered: &Unanswered) -> Response<Body> {
+    let refused = |reason, detail: String| Refusal::new(Stage::Receive, reason).detail(detail);
+    let refusal = match &unanswered.unreadable {
+        Unreadable::Body(error) => refused(Reason::InvalidRequest, error.to_string()),
+        Unreadable::TooLarge { limit } => refused(
+            Reason::BodyTooLarge,
+            format!("the body is larger than {limit} bytes: shorten it, or raise `streaming.bodyBytes`"),
+        ),
+        Unreadable::Broken => refused(Reason::InvalidRequest, "the body ended before its length".to_owned()),
+        Unreadable::TooSlow => {
+            refused(Reason::DeadlineExceeded, "the body took too long to arrive".to_owned())
+        }
+        Unreadable::ProtectedHeader(name) => refused(
+            Reason::InvalidRequest,
+            format!("`Connection` names `{}`, which belongs to the request: take it out", name.0),
+        ),
+        Unreadable::FramedTwice => refused(
+            Reason::InvalidRequest,
+            "the request has both Content-Length and Transfer-Encoding: send one of them".to_owned(),
+        ),
+        Unreadable::NoRoom => refused(
+            Reason::LimiterFull,
+            "too many large requests are in memory: send fewer at once".to_owned(),
+        )
+        .retry_after(Duration::from_secs(1)),
+        Unreadable::NoPolicy => {
+            Refusal::new(Stage::Route, Reason::NoPolicy).retry_after(Duration::from_secs(1))
+        }
+    };
+    let mut response = refuse(shared, &refusal, unanswered.format);
+    if !matches!(unanswered.unreadable, Unreadable::Body(_) | Unreadable::NoPolicy) {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+pub(crate) fn models(format: WireFormat, names: &[&str]) -> Response<Body> {
+    json(models_body(format, names.iter().copied()))
+}
+
+fn json(body: bytes::Bytes) -> Response<Body> {
+    let mut response = Response::new(Body::full(body));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+pub(crate) fn expired(exchange: &Exchange, _: Expired, now: Duration) -> Refusal {
+    Refusal::new(Stage::Enqueue, Reason::DeadlineExceeded).evidence(evidence(exchange, now))
+}
+
+/// What every refusal of an exchange shows.
+fn evidence(exchange: &Exchange, now: Duration) -> Evidence {
+    let target = &exchange.route.targets[0];
+    Evidence {
+        tenant: Some(exchange.tenant.clone()),
+        lane: Some(exchange.lane),
+        route: Some(exchange.route.name.clone()),
+        policy_version: Some(exchange.policies.version.clone()),
+        limit_version: Some(target.policy.rules.revision),
+        in_flight: Some((target.in_flight(), target.limit())),
+        received_deadline: exchange.deadline.received(),
+        remaining: Some(exchange.deadline.remaining(now)),
+        ..Evidence::default()
+    }
+}
+
+/// The end of an exchange that no target served: the route's degraded answer, what the provider said, or a
+/// refusal.
+pub(crate) fn unserved(
+    exchange: &Exchange,
+    ask: &Ask,
+    unserved: Unserved,
+    now: Duration,
+) -> Result<Response<Body>, Refusal> {
+    let callers_fault = unserved.failed.as_ref().is_some_and(|(_, _, classified)| {
+        !classified.failover && !classified.retry && unserved.answer.is_some()
+    });
+    if !callers_fault && let Some(degraded) = degraded(exchange, ask) {
+        return Ok(degraded);
+    }
+    if let Some(answer) = unserved.answer {
+        return Ok(answer);
+    }
+    let mut evidence = evidence(exchange, now);
+    evidence.upstream_attempt = unserved.attempts > 0;
+    evidence.targets = unserved
+        .passed_over
+        .iter()
+        .map(|(target, why, _)| (target.policy.name.clone(), why.as_str()))
+        .chain(
+            unserved
+                .failed
+                .iter()
+                .map(|(target, _, classified)| (target.policy.name.clone(), classified.reason)),
+        )
+        .collect();
+    let refusal = match &unserved.failed {
+        Some((_, happening, _)) => Refusal::new(Stage::Attempt, failed_reason(happening)),
+        None => not_admitted(&unserved),
+    };
+    Err(refusal.evidence(evidence))
+}
+
+fn failed_reason(happening: &Happening) -> Reason {
+    match happening {
+        Happening::FirstTokenDeadline { .. } => Reason::UpstreamTimeout,
+        Happening::TotalDeadline { callers: true, .. } => Reason::DeadlineExceeded,
+        Happening::TotalDeadline { .. } => Reason::UpstreamTimeout,
+        Happening::Connect(_) => Reason::UpstreamUnreachable,
+        Happening::Draining => Reason::Draining,
+        _ => Reason::UpstreamInvalid,
+    }
+}
+
+/// Nothing was even sent. When asking again may help is the soonest of what the targets said.
+fn not_admitted(unserved: &Unserved) -> Refusal {
+    let why = |(_, why, _): &(Arc<_>, PassedOver, Option<Duration>)| *why;
+    if unserved.passed_over.is_empty() {
+        return Refusal::new(Stage::Target, Reason::NoSuchTarget);
+    }
+    if let Some(never_fits) = unserved.never_fits
+        && unserved
+            .passed_over
+            .iter()
+            .all(|one| matches!(why(one), PassedOver::NeverFits | PassedOver::NoCredential))
+    {
+        return Refusal::new(Stage::Estimate, Reason::NeverFits).detail(never_fits.to_string());
+    }
+    let soonest = unserved
+        .passed_over
+        .iter()
+        .filter_map(|one| one.2.map(|again| (again, one.1)))
+        .min_by_key(|(again, _)| *again);
+    let reason = soonest.map_or_else(|| unserved.passed_over.first().map(why), |(_, why)| Some(why));
+    let refusal = Refusal::new(Stage::Admit, reason.map_or(Reason::NoTarget, reason_of));
+    match soonest {
+        Some((again, _)) => refusal.retry_after(again.max(Duration::from_millis(1))),
+        None => refusal,
+    }
+}
+
+fn reason_of(why: PassedOver) -> Reason {
+    match why {
+        PassedOver::Open => Reason::CircuitOpen,
+        PassedOver::ProbesBusy => Reason::ProbesBusy,
+        PassedOver::Ramping => Reason::Ramping,
+        PassedOver::Paused => Reason::Paused,
+        PassedOver::TokensExhausted => Reason::TokensExhausted,
+        PassedOver::RequestsExhausted => Reason::RequestsExhausted,
+        PassedOver::LimiterFull => Reason::LimiterFull,
+        PassedOver::NeverFits => Reason::NeverFits,
+        PassedOver::NoCredential => Reason::NoCredential,
+        PassedOver::Throttled => Reason::Throttled,
+        PassedOver::StoreUnavailable => Reason::StoreUnavailable,
+        PassedOver::NotNamed | PassedOver::Tried => Reason::NoTarget,
+    }
+}
+
+/// The route's own answer for bad times, marked as such.
+fn degraded(exchange: &Exchange, ask: &Ask) -> Option<Response<Body>> {
+    let Degraded::Static { text } = &exchange.route.policy.degraded else { return None };
+    let id = exchange.id_text();
+    let created =
+        crate::clock::wall().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let answer = StaticAnswer {
+        id: &id,
+        model: &ask.facts.model,
+        text,
+        created,
+        include_usage: ask.facts.include_usage,
+    };
+    let (body, content_type) = if ask.facts.stream {
+        (static_stream(ask.operation, &answer)?, "text/event-stream")
+    } else {
+        (static_answer(ask.operation, &answer)?, "application/json")
+    };
+    let mut response = Response::new(Body::full(body));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(headers::DEGRADED, HeaderValue::from_static("static"));
+    headers.insert(headers::SERVED_BY, HeaderValue::from_static("sluice"));
+    headers.insert(headers::EXCHANGE_ID, exchange.id_header());
+    Some(response)
+}
+
+/// The last event of a stream that did not end in order.
+pub(crate) fn stream_end(operation: Operation, happening: &Happening) -> bytes::Bytes {
+    let refusal = match happening {
+        Happening::TotalDeadline { .. } => Refusal::new(Stage::Relay, Reason::DeadlineExceeded),
+        Happening::Stalled => Refusal::new(Stage::Relay, Reason::UpstreamTimeout)
+            .detail("the provider's stream stalled; the answer is not complete"),
+        Happening::Draining => Refusal::new(Stage::Relay, Reason::Draining)
+            .detail("the agent shuts down; the answer is not complete"),
+        _ => Refusal::new(Stage::Relay, Reason::UpstreamInvalid)
+            .detail("the provider's stream was cut; the answer is not complete"),
+    };
+    refusal.render_in_stream(operation)
+}
+
+/// A provider's error status behind a 200 that has gone out.
+pub(crate) fn status_in_stream(operation: Operation, status: StatusCode) -> bytes::Bytes {
+    Refusal::new(Stage::Relay, Reason::UpstreamInvalid)
+        .detail(format!("the provider answered with status {}", status.as_u16()))
+        .render_in_stream(operation)
+}

@@ -1,0 +1,168 @@
+//! What the agent says of itself: to the control plane, and at `/state`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sluice_core::admission::{BreakerState, TargetView};
+use sluice_core::target_id::TargetId;
+use sluice_core::units::millis;
+use sluice_proto::report::{BreakerSeen, Report, StoreHealth, TargetAggregate};
+
+use crate::agent::Shared;
+use crate::policies::Route;
+use crate::state::{AgentState, BreakerView, ExchangeCounts, RouteState, StoreState, TargetState};
+use crate::targets::Target;
+
+/// The small aggregate: one entry per target, however many routes name it.
+pub(crate) fn aggregate(shared: &Shared) -> Report {
+    let policies = shared.policies.load();
+    let mut targets: BTreeMap<TargetId, TargetAggregate> = BTreeMap::new();
+    for target in policies.routes.iter().flat_map(|route| &route.targets) {
+        let breaker = shared.store.known(&target.policy.id).map(|known| BreakerSeen {
+            state: known.state,
+            epoch: known.epoch,
+            open_for: known.open_for,
+        });
+        let one = targets.entry(target.policy.id.clone()).or_insert_with(|| TargetAggregate {
+            target: target.policy.id.clone(),
+            in_flight: target.in_flight(),
+            limit: target.limit(),
+            admitted: 0,
+            refused: 0,
+            failed_over: 0,
+            breaker,
+        });
+        one.admitted += target.metrics.attempts.get();
+        one.refused += target.metrics.rejections().iter().map(|(_, count)| count).sum::<u64>();
+        one.failed_over += target.metrics.failovers.get();
+    }
+    let health = shared.store.health().borrow().clone();
+    let store = match (shared.home == "redis", health.reachable) {
+        (false, _) => StoreHealth::Embedded,
+        (true, true) => StoreHealth::Shared,
+        (true, false) => StoreHealth::Unreachable {
+            reason: health.error.map_or_else(String::new, |(kind, detail)| format!("{kind}: {detail}")),
+        },
+    };
+    Report { transitions: Vec::new(), targets: targets.into_values().collect(), store: Some(store) }
+}
+
+/// What `/state` shows.
+pub(crate) async fn state(shared: &Shared) -> AgentState {
+    let policies = shared.policies.load_full();
+    let mut routes = Vec::with_capacity(policies.routes.len());
+    for route in &policies.routes {
+        routes.push(route_state(shared, route).await);
+    }
+    AgentState {
+        agent: shared.identity.name.clone(),
+        namespace: shared.identity.namespace.clone(),
+        policy_version: policies.version.to_string(),
+        store: store(shared),
+        exchanges: exchanges(shared, &routes),
+        routes,
+        rejected: shared.rejected.lock().clone(),
+    }
+}
+
+fn store(shared: &Shared) -> StoreState {
+    let health = shared.store.health().borrow().clone();
+    let stats = shared.store.stats();
+    StoreState {
+        home: shared.home,
+        reachable: health.reachable,
+        reason: health.error.filter(|_| !health.reachable).map(|(kind, detail)| format!("{kind}: {detail}")),
+        fallback_admissions: stats.fallbacks,
+        settles_waiting: stats.settles_waiting,
+        settles_dropped: stats.settles_dropped,
+    }
+}
+
+fn exchanges(shared: &Shared, routes: &[RouteState]) -> ExchangeCounts {
+    let metrics = &shared.metrics;
+    ExchangeCounts {
+        total: metrics.exchanges.get(),
+        in_flight: u64::try_from(metrics.exchanges_in_flight.get()).unwrap_or(0),
+        refused: metrics.refused_total.get(),
+        failed_over: routes.iter().flat_map(|route| &route.targets).map(|target| target.failovers).sum(),
+        cancelled: metrics.cancelled.get(),
+        unsettled: shared.unsettled.load(Ordering::Acquire),
+    }
+}
+
+async fn route_state(shared: &Shared, route: &Route) -> RouteState {
+    let mut targets = Vec::with_capacity(route.targets.len());
+    for target in &route.targets {
+        targets.push(target_state(shared, target).await);
+    }
+    RouteState {
+        namespace: route.policy.namespace.to_string(),
+        name: route.policy.name.to_string(),
+        models: route.policy.models.iter().map(ToString::to_string).collect(),
+        targets,
+    }
+}
+
+async fn target_state(shared: &Shared, target: &Arc<Target>) -> TargetState {
+    let view = shared.store.view(&target.policy).await.ok();
+    if let Some(view) = &view {
+        target.metrics.set_state(view.state);
+    }
+    let quota = target.policy.rules.quota.as_ref().filter(|quota| quota.rules.tokens_per_minute.is_some());
+    let now = shared.clock.now();
+    let ttft = |percent| target.live.ttft.lock().percentile(now, percent).map(millis);
+    let metrics = &target.metrics;
+    TargetState {
+        name: target.policy.name.to_string(),
+        id: target.policy.id.to_string(),
+        in_flight: target.in_flight(),
+        limit: target.limit(),
+        tokens_left: view.as_ref().and_then(|view| view.tokens_left).or_else(|| target.live.tokens_left()),
+        burst_tokens: quota.map(|quota| quota.rules.burst_tokens),
+        rate_percent: view.as_ref().map_or(100, |view| view.rate_percent),
+        paused_for_ms: view.as_ref().map_or(0, |view| millis(view.paused_for)),
+        attempts: metrics.attempts.get(),
+        retries: metrics.retries.get(),
+        failovers: metrics.failovers.get(),
+        verdicts: metrics.verdicts().to_vec(),
+        rejections: metrics.rejections().to_vec(),
+        tokens_reserved: metrics.tokens_reserved.get(),
+        tokens_charged: metrics.tokens_charged.get(),
+        tokens_estimated: metrics.tokens_estimated.get(),
+        tokens_after_disconnect: metrics.tokens_after_disconnect.get(),
+        ttft_p50_ms: ttft(50),
+        ttft_p95_ms: ttft(95),
+        breaker: breaker(view),
+    }
+}
+
+fn breaker(view: Option<TargetView>) -> BreakerView {
+    let Some(view) = view else {
+        return BreakerView {
+            state: "unknown",
+            epoch: 0,
+            open_for_ms: 0,
+            calls: 0,
+            failures: 0,
+            slow: 0,
+            stalls: 0,
+            probes_out: 0,
+            ramping: false,
+            opened_by: None,
+        };
+    };
+    let awaiting = view.state == BreakerState::Open && view.open_for.is_zero();
+    BreakerView {
+        state: if awaiting { "awaiting-probe" } else { view.state.as_str() },
+        epoch: view.epoch,
+        open_for_ms: millis(view.open_for),
+        calls: view.counts.calls,
+        failures: view.counts.failures,
+        slow: view.counts.slow,
+        stalls: view.counts.stalls,
+        probes_out: view.probes_out,
+        ramping: view.ramping,
+        opened_by: view.opened_by.map(|traceparent| traceparent.to_string()),
+    }
+}

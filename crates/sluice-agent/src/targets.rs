@@ -1,0 +1,185 @@
+//! What the agent knows of a target: its policy, which an edit replaces, and its live side, which outlives
+//! edits (slots in flight, what was learned of it, its counters).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use http::HeaderValue;
+use parking_lot::Mutex;
+use sluice_core::admission::{AdmitReply, BreakerState};
+use sluice_core::estimate::Ratio;
+use sluice_core::limiter::Limiter;
+use sluice_core::policy::{Credential, Retries, SecretKey, SecretValue, TargetPolicy};
+use sluice_core::quantile::DecayingHistogram;
+use sluice_core::retry::Budget;
+use sluice_core::target_id::TargetId;
+
+use crate::metrics::{Metrics, TargetMetrics};
+use crate::upstream::{CredentialHeader, Origin};
+
+/// What is shown of latency forgets fast, so that a recovery shows.
+const SHOWN_HALF_LIFE: Duration = Duration::from_secs(10);
+
+/// One target of one route, as an exchange sees it.
+pub(crate) struct Target {
+    pub(crate) policy: Arc<TargetPolicy>,
+    pub(crate) origin: Option<Origin>,
+    pub(crate) credential: CredentialHeader,
+    pub(crate) live: Arc<TargetLive>,
+    pub(crate) metrics: Arc<TargetMetrics>,
+    /// The target's name, for the answers that it gives.
+    pub(crate) served_by: HeaderValue,
+}
+
+/// What outlives a policy: shared by all routes of this agent that name the same dependency.
+pub(crate) struct TargetLive {
+    pub(crate) limiter: Mutex<Limiter>,
+    in_flight: AtomicU32,
+    pub(crate) budget: Mutex<Budget>,
+    /// Bytes of text that make a token, as its usage reports show.
+    pub(crate) ratio: Mutex<Ratio>,
+    /// TTFT of all attempts: what is shown.
+    pub(crate) ttft: Mutex<DecayingHistogram>,
+    /// TTFT while the breaker is closed: what slow is measured by.
+    pub(crate) healthy_ttft: Mutex<DecayingHistogram>,
+    /// Whether the last admission found the breaker closed.
+    healthy: AtomicBool,
+    tokens_left: Mutex<Option<i64>>,
+}
+
+/// A place in flight to a target; held until the stream ends.
+pub(crate) struct Slot {
+    live: Arc<TargetLive>,
+    metrics: Arc<TargetMetrics>,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.live.in_flight.fetch_sub(1, Ordering::AcqRel);
+        self.metrics.in_flight.dec();
+    }
+}
+
+impl TargetLive {
+    /// Latency is scored here, while the slot is held until the stream ends.
+    pub(crate) fn first_token(&self, now: Duration, ttft: Duration) {
+        let in_flight = self.in_flight.load(Ordering::Relaxed);
+        self.limiter.lock().on_first_token(now, ttft, in_flight);
+        self.ttft.lock().record(now, ttft);
+        if self.healthy.load(Ordering::Relaxed) {
+            self.healthy_ttft.lock().record(now, ttft);
+        }
+    }
+
+    /// What an admission told of the target's state.
+    pub(crate) fn see(&self, reply: &AdmitReply) {
+        self.healthy.store(reply.state == BreakerState::Closed, Ordering::Relaxed);
+        if reply.tokens_left.is_some() {
+            *self.tokens_left.lock() = reply.tokens_left;
+        }
+    }
+
+    pub(crate) fn tokens_left(&self) -> Option<i64> {
+        *self.tokens_left.lock()
+    }
+}
+
+impl Target {
+    /// A place in flight, unless the limit is reached. An observed limit is counted but never refuses.
+    pub(crate) fn take_slot(&self) -> Option<Slot> {
+        let limit = self.live.limiter.lock().limit();
+        let enforced = self.policy.rules.concurrency.mode == sluice_core::policy::Mode::Enforce;
+        let take = |in_flight: u32| (!enforced || in_flight < limit).then_some(in_flight + 1);
+        self.live.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok()?;
+        self.metrics.in_flight.inc();
+        Some(Slot { live: self.live.clone(), metrics: self.metrics.clone() })
+    }
+
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.live.in_flight.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn limit(&self) -> u32 {
+        self.live.limiter.lock().limit()
+    }
+}
+
+/// The live sides by id, and the metric handles by name.
+#[derive(Default)]
+pub(crate) struct TargetRegistry {
+    live: Mutex<HashMap<TargetId, Arc<TargetLive>>>,
+    metrics: Mutex<HashMap<String, Arc<TargetMetrics>>>,
+}
+
+impl TargetRegistry {
+    /// The target of a new policy, joined to what is known of it.
+    pub(crate) fn target(
+        &self,
+        metrics: &Metrics,
+        name: &str,
+        policy: Arc<TargetPolicy>,
+        secrets: impl Fn(&SecretKey) -> Option<SecretValue>,
+    ) -> Target {
+        let live = self.live(&policy);
+        let handles = self
+            .metrics
+            .lock()
+            .entry(name.to_owned())
+            .or_insert_with(|| Arc::new(metrics.target(name)))
+            .clone();
+        handles.limit.set(i64::from(live.limiter.lock().limit()));
+        Target {
+            origin: Origin::parse(&policy.endpoint),
+            served_by: HeaderValue::from_str(&policy.name).unwrap_or_else(|_| HeaderValue::from_static("?")),
+            credential: credential(&policy, secrets),
+            policy,
+            live,
+            metrics: handles,
+        }
+    }
+
+    fn live(&self, policy: &TargetPolicy) -> Arc<TargetLive> {
+        let rules = &policy.rules;
+        let mut live = self.live.lock();
+        let known = live.entry(policy.id.clone()).or_insert_with(|| {
+            Arc::new(TargetLive {
+                limiter: Mutex::new(Limiter::new(&rules.concurrency.rules)),
+                in_flight: AtomicU32::new(0),
+                budget: Mutex::new(budget(&rules.retries.rules)),
+                ratio: Mutex::new(Ratio::default()),
+                ttft: Mutex::new(DecayingHistogram::new(SHOWN_HALF_LIFE)),
+                healthy_ttft: Mutex::new(DecayingHistogram::new(DecayingHistogram::HALF_LIFE)),
+                healthy: AtomicBool::new(true),
+                tokens_left: Mutex::new(None),
+            })
+        });
+        known.limiter.lock().configure(&rules.concurrency.rules);
+        known.budget.lock().set_percent(rules.retries.rules.budget_percent);
+        known.clone()
+    }
+
+    /// Forgets targets that no route names any more and nothing is in flight to.
+    pub(crate) fn retain(&self, keep: impl Fn(&TargetId) -> bool) {
+        self.live.lock().retain(|id, live| keep(id) || live.in_flight.load(Ordering::Acquire) > 0);
+    }
+}
+
+fn budget(rules: &Retries) -> Budget {
+    use sluice_core::defaults::retries as d;
+    Budget::new(rules.budget_percent, d::BUDGET_MINIMUM, d::BUDGET_WINDOW)
+}
+
+fn credential(
+    policy: &TargetPolicy,
+    secrets: impl Fn(&SecretKey) -> Option<SecretValue>,
+) -> CredentialHeader {
+    match &policy.credential {
+        Credential::None => CredentialHeader::Nobodys,
+        Credential::Passthrough => CredentialHeader::Theirs,
+        Credential::Secret(key) => secrets(key)
+            .and_then(|secret| crate::headers::credential(policy.provider, secret.expose()))
+            .map_or(CredentialHeader::Missing, |(name, value)| CredentialHeader::Ours(name, value)),
+    }
+}

@@ -1,0 +1,240 @@
+//! A real agent on a real socket before real (scripted) providers: what the tests of the data plane share.
+#![allow(dead_code, clippy::unwrap_used, clippy::panic)]
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde_json::{Value, json};
+use sluice_agent::agent::Running;
+use sluice_agent::state::{AgentState, TargetState};
+use sluice_agent::{Agent, AgentConfig};
+use sluice_core::policy::*;
+use sluice_core::target_id::TargetId;
+use sluice_proto::apply::PolicySet;
+use sluice_provider::{Provider, Scenario};
+use sluice_state::EmbeddedHome;
+use sluice_state::store::Shared;
+use tokio::net::TcpListener;
+
+/// Longer than anything that is awaited takes; a test that waits so long has failed.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A provider that plays a scenario, in the provider's own language.
+pub async fn provider(scenario: &str) -> Provider {
+    Provider::start(Scenario::from_yaml(scenario).unwrap()).await.unwrap()
+}
+
+/// A target of the route under test.
+pub fn target(name: &str, provider: &Provider, priority: u32) -> TargetPolicy {
+    target_at(name, &provider.openai_url(), priority)
+}
+
+pub fn target_at(name: &str, endpoint: &str, priority: u32) -> TargetPolicy {
+    TargetPolicy {
+        name: name.into(),
+        id: TargetId::of("default", &format!("chat/{name}"), endpoint, ""),
+        provider: sluice_core::policy::Provider::OpenAi,
+        endpoint: endpoint.into(),
+        model: None,
+        region: "".into(),
+        credential: Credential::None,
+        priority,
+        weight: 1,
+        price: None,
+        rules: Rules { revision: 1, ..Rules::default() },
+    }
+}
+
+pub fn route(format: WireFormat, targets: Vec<TargetPolicy>) -> RoutePolicy {
+    RoutePolicy {
+        namespace: "default".into(),
+        name: "chat".into(),
+        created_ms: 1,
+        sources: vec![],
+        models: vec![ModelPattern::Prefix("".into())],
+        format,
+        tenant: TenantSource::Header { header: "x-tenant".into(), default: "shared".into() },
+        lanes: LaneChoice { default: Lane::Interactive, rules: vec![] },
+        degraded: Degraded::Reject,
+        other_paths: OtherPaths::Refuse,
+        target_header: TargetHeader::Allow,
+        targets,
+    }
+}
+
+pub fn policy_set(routes: Vec<RoutePolicy>) -> PolicySet {
+    PolicySet {
+        version: "test".into(),
+        routes: routes.into_iter().map(Arc::new).collect(),
+        ..PolicySet::default()
+    }
+}
+
+/// A running agent and a client of it.
+pub struct World {
+    pub agent: Agent,
+    pub base: String,
+    pub addr: SocketAddr,
+    running: Option<Running>,
+    client: Client<HttpConnector, Full<Bytes>>,
+}
+
+/// One whole answer.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    /// Whether the body ended in order.
+    pub whole: bool,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("no JSON: {}", self.text()))
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+}
+
+impl World {
+    pub async fn new(routes: Vec<RoutePolicy>) -> Self {
+        Self::sharing(routes, Shared::Embedded(Arc::new(EmbeddedHome::new().unwrap()))).await
+    }
+
+    pub async fn openai(targets: Vec<TargetPolicy>) -> Self {
+        Self::new(vec![route(WireFormat::OpenAi, targets)]).await
+    }
+
+    pub async fn sharing(routes: Vec<RoutePolicy>, shared: Shared) -> Self {
+        let mut config = AgentConfig::new("test", "default", shared);
+        config.seed = Some(7);
+        config.grace = Duration::from_secs(1);
+        let agent = Agent::new(config).unwrap();
+        agent.use_policies(&policy_set(routes));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let running = agent.start(listener, None, None);
+        Self {
+            agent,
+            base: format!("http://{addr}"),
+            addr,
+            running: Some(running),
+            client: Client::builder(TokioExecutor::new()).build_http(),
+        }
+    }
+
+    pub fn use_routes(&self, routes: Vec<RoutePolicy>) {
+        self.agent.use_policies(&policy_set(routes));
+    }
+
+    /// Sends a request and returns once the answer's head is there.
+    pub async fn send(&self, path: &str, headers: &[(&str, &str)], body: &Value) -> Response<Incoming> {
+        let mut request =
+            Request::post(format!("{}{path}", self.base)).header("content-type", "application/json");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::from(body.to_string())).unwrap();
+        tokio::time::timeout(PATIENCE, self.client.request(request)).await.unwrap().unwrap()
+    }
+
+    pub async fn ask(&self, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
+        let response = self.send(path, headers, body).await;
+        tokio::time::timeout(PATIENCE, read(response)).await.unwrap()
+    }
+
+    pub async fn chat(&self) -> Answer {
+        self.ask("/v1/chat/completions", &[], &chat(false)).await
+    }
+
+    pub async fn stream(&self) -> Answer {
+        self.ask("/v1/chat/completions", &[], &chat(true)).await
+    }
+
+    pub async fn state(&self) -> AgentState {
+        self.agent.state().await
+    }
+
+    pub async fn target(&self, name: &str) -> TargetState {
+        let state = self.state().await;
+        state.routes.into_iter().flat_map(|route| route.targets).find(|target| target.name == name).unwrap()
+    }
+
+    /// Waits for a condition of the agent's state.
+    pub async fn until(&self, what: &str, holds: impl Fn(&AgentState) -> bool) -> AgentState {
+        let wait = async {
+            loop {
+                let state = self.state().await;
+                if holds(&state) {
+                    return state;
+                }
+                tokio::task::yield_now().await;
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        match tokio::time::timeout(PATIENCE, wait).await {
+            Ok(state) => state,
+            Err(_) => panic!("{what}: {:#?}", self.state().await),
+        }
+    }
+
+    /// Waits until nothing is in flight and everything is settled.
+    pub async fn until_idle(&self) -> AgentState {
+        self.until("nothing outstanding", |state| {
+            state.exchanges.in_flight == 0
+                && state.exchanges.unsettled == 0
+                && state.store.settles_waiting == 0
+                && state.routes.iter().flat_map(|route| &route.targets).all(|target| target.in_flight == 0)
+        })
+        .await
+    }
+
+    pub async fn drain(mut self) {
+        self.running.take().unwrap().drain().await;
+    }
+}
+
+/// A body read to its end, or to where it broke.
+pub async fn read(response: Response<Incoming>) -> Answer {
+    let (parts, mut body) = response.into_parts();
+    let mut read = Vec::new();
+    let mut whole = true;
+    while let Some(frame) = body.frame().await {
+        match frame {
+            Ok(frame) => read.extend_from_slice(&frame.into_data().unwrap_or_default()),
+            Err(_) => {
+                whole = false;
+                break;
+            }
+        }
+    }
+    Answer { status: parts.status, headers: parts.headers, body: read.into(), whole }
+}
+
+pub fn chat(stream: bool) -> Value {
+    json!({ "model": "gpt-4o", "messages": [{ "role": "user", "content": "hello" }], "max_tokens": 20, "stream": stream })
+}
+
+pub fn message(stream: bool) -> Value {
+    json!({ "model": "claude-x", "messages": [{ "role": "user", "content": "hello" }], "max_tokens": 20, "stream": stream })
+}
+
+pub fn counts(pairs: &[(&'static str, u64)]) -> BTreeMap<&'static str, u64> {
+    pairs.iter().copied().filter(|(_, count)| *count > 0).collect()
+}
