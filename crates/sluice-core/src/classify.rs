@@ -25,7 +25,7 @@
 //!
 //! 501 and 505 say that the request can't be served by this server at all, which a retry does not change and
 //! which is no sign of trouble. A slow call is [`Verdict::Slow`] here even where the policy counts slow calls as
-//! failures: the breaker's script has that setting.
+//! failures; what is settled then is a failure, and [`crate::stream`] sees to that.
 
 use std::time::Duration;
 

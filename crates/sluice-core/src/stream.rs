@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use crate::classify::{Classified, Context, Happening, classify};
 use crate::outcome::Verdict;
-use crate::policy::{ClassifyRule, Slow};
+use crate::policy::{ClassifyRule, Slow, SlowCounts};
 use crate::wire::{Delta, Fact, ProviderError, Usage};
 
 /// What rules a stream. All durations count from the attempt's start.
@@ -46,11 +46,20 @@ pub struct StreamRules {
 }
 
 /// Beyond which a call that succeeds is slow. `None`: not looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlowThresholds {
     pub ttft: Option<Duration>,
     pub per_output_token: Option<Duration>,
     pub duration: Option<Duration>,
+    /// What a slow call is settled as.
+    pub count_as: SlowCounts,
+}
+
+impl Default for SlowThresholds {
+    /// None: nothing is slow.
+    fn default() -> Self {
+        Self { ttft: None, per_output_token: None, duration: None, count_as: SlowCounts::Slow }
+    }
 }
 
 impl SlowThresholds {
@@ -63,6 +72,7 @@ impl SlowThresholds {
             ttft: [slow.ttft, relative].into_iter().flatten().min(),
             per_output_token: slow.per_output_token,
             duration: slow.duration,
+            count_as: slow.count_as,
         }
     }
 
@@ -100,7 +110,8 @@ pub enum Step {
 pub struct Ending {
     pub happening: Happening,
     pub classified: Classified,
-    /// To settle now; `None`: it was given before.
+    /// To settle now; `None`: it was given before. Where the policy counts slow calls as failures, it says
+    /// failure while `classified` says slow.
     pub verdict: Option<Verdict>,
 }
 
@@ -352,6 +363,10 @@ impl StreamWatch {
 
     /// The first certain verdict stands, but a probe that succeeded may still stall.
     fn decide(&mut self, verdict: Verdict) -> Option<Verdict> {
+        let verdict = match (verdict, self.rules.slow.count_as) {
+            (Verdict::Slow, SlowCounts::Failure) => Verdict::Failure,
+            (verdict, _) => verdict,
+        };
         let late_stall =
             self.rules.probe && self.decided == Some(Verdict::Success) && verdict == Verdict::Stall;
         if self.decided.is_some() && !late_stall {
