@@ -78,12 +78,18 @@ impl Incident {
                 self.open_until = t + 20.0;
                 Some(("open", BreakerState::Closed, BreakerState::Open, TransitionReason::SlowRate))
             }
-            ("open", t) if t >= self.open_until => {
-                Some(("half-open", BreakerState::Open, BreakerState::HalfOpen, TransitionReason::CooldownEnded))
-            }
-            ("half-open", t) if t > 48.0 => {
-                Some(("closed", BreakerState::HalfOpen, BreakerState::Closed, TransitionReason::ProbesSucceeded))
-            }
+            ("open", t) if t >= self.open_until => Some((
+                "half-open",
+                BreakerState::Open,
+                BreakerState::HalfOpen,
+                TransitionReason::CooldownEnded,
+            )),
+            ("half-open", t) if t > 48.0 => Some((
+                "closed",
+                BreakerState::HalfOpen,
+                BreakerState::Closed,
+                TransitionReason::ProbesSucceeded,
+            )),
             _ => None,
         };
         if let Some((state, from, to, reason)) = transition {

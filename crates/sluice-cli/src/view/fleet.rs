@@ -246,7 +246,9 @@ impl Target {
         self.paused_for = self.paused_for.max(Duration::from_millis(seen.paused_for_ms));
         let (before, new) = (self.attempts, seen.attempts);
         self.ttft_p50_ms = match (self.ttft_p50_ms, seen.ttft_p50_ms) {
-            (Some(known), Some(added)) if before + new > 0 => Some((known * before + added * new) / (before + new)),
+            (Some(known), Some(added)) if before + new > 0 => {
+                Some((known * before + added * new) / (before + new))
+            }
             (known, added) => known.or(added),
         };
         self.ttft_p95_ms = self.ttft_p95_ms.max(seen.ttft_p95_ms);

@@ -1,6 +1,9 @@
 //! Numbers as a person reads them at a glance: short, and of the same width from one second to the next.
 
+use std::fmt::Write as _;
 use std::time::Duration;
+
+use sluice_core::admission::WindowCounts;
 
 /// `1,204`.
 pub(super) fn thousands(number: u64) -> String {
@@ -60,6 +63,17 @@ pub(super) fn clock(at: Duration) -> String {
     } else {
         format!("{}:{:02}:{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60)
     }
+}
+
+/// `14 calls, 9 failed, 2 slow`.
+pub(super) fn counts(counts: &WindowCounts) -> String {
+    let mut text = format!("{} calls", counts.calls);
+    for (count, what) in [(counts.failures, "failed"), (counts.slow, "slow"), (counts.stalls, "stalled")] {
+        if count > 0 {
+            let _ = write!(text, ", {count} {what}");
+        }
+    }
+    text
 }
 
 /// At most `width` characters; what is cut shows.

@@ -120,7 +120,10 @@ mod tests {
         record(&mut history, 2_000, &seen(90, Status::Open, 200));
         let columns = history.columns(80, 1);
         assert_eq!(columns.len(), 2);
-        assert_eq!((columns[0].admitted, columns[0].status, columns[0].ttft_p95_ms), (9, Status::Open, Some(300)));
+        assert_eq!(
+            (columns[0].admitted, columns[0].status, columns[0].ttft_p95_ms),
+            (9, Status::Open, Some(300))
+        );
         assert_eq!(columns[1].ttft_p95_ms, None, "no attempt, no time to first token");
     }
 

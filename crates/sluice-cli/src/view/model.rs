@@ -182,7 +182,11 @@ impl Model {
         }
         for (object, error) in &new.rejected {
             if !self.fleet.rejected.contains(&(object.clone(), error.clone())) {
-                note(Level::Warning, "policy", format!("{object} refused, its last good version stays: {error}"));
+                note(
+                    Level::Warning,
+                    "policy",
+                    format!("{object} refused, its last good version stays: {error}"),
+                );
             }
         }
         if let ([version], true) = (new.versions.as_slice(), self.fleet.versions != new.versions) {
@@ -286,5 +290,121 @@ impl<const N: usize> Series<N> {
         let (Some((from, old)), Some((to, new))) = (self.0.front(), self.0.back()) else { return [None; N] };
         let seconds = to.saturating_sub(*from).as_secs_f64();
         std::array::from_fn(|at| (seconds > 0.0).then(|| new[at].saturating_sub(old[at]) as f64 / seconds))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::synthetic::{agent, target};
+    use super::*;
+
+    fn sample(at_ms: u64, change: impl FnOnce(&mut AgentState)) -> Input {
+        let mut one = agent("agent-1", vec![target("primary")]);
+        change(&mut one);
+        let at = Duration::from_millis(at_ms);
+        Input::Sample(Box::new(Sample { at, agents: vec![one], ..Sample::default() }))
+    }
+
+    fn notes(model: &Model) -> Vec<String> {
+        let text = |entry: &Entry| match entry {
+            Entry::Note { subject, text, .. } => format!("{subject}: {text}"),
+            Entry::Transition(line) => format!("{}: {}", line.target, line.reason.as_str()),
+        };
+        model.last(LOG_KEPT).map(text).collect()
+    }
+
+    #[test]
+    fn rates_are_over_the_last_seconds() {
+        let mut model = Model::default();
+        for second in 0..=20 {
+            let total = if second <= 10 { second * 10 } else { 100 };
+            model.feed(sample(second * 1_000, |one| one.exchanges.total = total));
+            match second {
+                0 => assert_eq!(model.rates, Rates::default()),
+                1..=10 => assert_eq!(model.rates.admitted, Some(10.0)),
+                13.. => assert_eq!(model.rates.admitted, Some(0.0), "at {second}"),
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn what_changes_between_samples_is_logged_once() {
+        let mut model = Model::default();
+        let away = |one: &mut AgentState| {
+            one.store.home = "redis";
+            one.store.reachable = false;
+            one.store.reason = Some("timed out".into());
+        };
+        model.feed(sample(0, |one| one.store.home = "redis"));
+        model.feed(sample(500, away));
+        model.feed(sample(1_000, away));
+        model.feed(sample(1_500, |one| {
+            one.store.home = "redis";
+            one.policy_version = "77d0ab1c".into();
+        }));
+        assert_eq!(
+            notes(&model),
+            [
+                "store: redis unreachable, each decides alone: timed out",
+                "store: redis is reachable again; shared state rules",
+                "policy: version 77d0ab1 in use",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_phase_is_logged_when_it_begins_not_when_it_counts_down() {
+        let mut model = Model::default();
+        for (second, name) in [(0, "healthy"), (1, "healthy"), (2, "silent"), (3, "silent")] {
+            let provider = Some(Phase {
+                scenario: "brownout".into(),
+                number: 1,
+                of: 2,
+                name: name.into(),
+                left: Some(Duration::from_secs(9 - second)),
+            });
+            let at = Duration::from_secs(second);
+            model.feed(Input::Sample(Box::new(Sample { at, provider, ..Sample::default() })));
+        }
+        assert_eq!(notes(&model), ["provider: brownout 1/2: silent"]);
+    }
+
+    #[test]
+    fn transitions_get_the_targets_name_and_the_log_is_bounded() {
+        let mut model = Model::default();
+        model.feed(sample(0, |_| {}));
+        let transition = |target: &str| {
+            Input::Transition(TransitionLine {
+                at: Duration::ZERO,
+                agent: "agent-1".into(),
+                target: target.into(),
+                from: BreakerState::Closed,
+                to: BreakerState::Open,
+                reason: TransitionReason::FailureRate,
+                counts: WindowCounts::default(),
+            })
+        };
+        model.feed(transition("id-of-primary"));
+        model.feed(transition("id-of-nobody"));
+        assert_eq!(notes(&model), ["primary: failure-rate", "id-of-nobody: failure-rate"]);
+        for _ in 0..3 * LOG_KEPT {
+            model.feed(transition("id-of-primary"));
+        }
+        assert_eq!(model.last(usize::MAX).count(), LOG_KEPT);
+        assert_eq!(model.since(model.logged() - 3).count(), 3);
+        assert_eq!(model.since(0).count(), LOG_KEPT, "what is no longer kept is left out");
+        assert_eq!(model.since(model.logged()).count(), 0);
+    }
+
+    #[test]
+    fn the_curl_line_is_one_command_that_fits_80_columns() {
+        let intro = Intro { base_url: "http://127.0.0.1:8080/v1".into(), model: "gpt-4o".into() };
+        let lines = intro.curl();
+        assert!(lines.iter().all(|line| line.len() < 78), "{lines:?}");
+        let body = lines.join("\n");
+        let body = body.split('\'').nth(1).unwrap();
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!((&body["model"], &body["stream"]), (&"gpt-4o".into(), &true.into()));
     }
 }

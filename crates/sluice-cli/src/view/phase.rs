@@ -70,7 +70,7 @@ impl Phases {
             left,
         };
         match (1..).zip(&self.steps).find(|(_, (_, end))| since < *end) {
-            Some((number, (name, end))) => phase(number, name, Some(*end - since)),
+            Some((number, (name, end))) => phase(number, name, Some(end.saturating_sub(since))),
             None => phase(of, "over, back to normal", None),
         }
     }

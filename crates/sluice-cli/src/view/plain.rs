@@ -42,7 +42,9 @@ impl Plain {
         if self.introduced && model.at >= self.next_status {
             self.next_status = model.at + STATUS_EVERY;
             let mut status = vec![("", traffic(model))];
-            status.extend(model.fleet.targets.iter().map(|target| (target.key.as_str(), target_line(target, model))));
+            status.extend(
+                model.fleet.targets.iter().map(|target| (target.key.as_str(), target_line(target, model))),
+            );
             for (key, (stands, line)) in status {
                 if self.said.get(key) != Some(&stands) {
                     self.said.insert(key.to_owned(), stands);
@@ -89,9 +91,13 @@ fn intro(model: &Model) -> Vec<String> {
         versions.join(","),
         model.fleet.store.home,
     );
-    let curl: Vec<String> =
-        model.intro.curl().iter().map(|line| line.trim().trim_end_matches('\\').trim_end().to_owned()).collect();
-    vec![facts, format!("{} {}", start(model.at, "try"), curl.join(" ").replace(", \"stream", ",\"stream"))]
+    let curl: Vec<String> = model
+        .intro
+        .curl()
+        .iter()
+        .map(|line| line.trim().trim_end_matches('\\').trim_end().to_owned())
+        .collect();
+    vec![facts, format!("{} {}", start(model.at, "try"), curl.join(" "))]
 }
 
 /// What stands, and the line that says it; rates are not part of the first, as they alone are no news.
@@ -112,7 +118,8 @@ fn traffic(model: &Model) -> (String, String) {
         );
     }
     let rate = model.rates.admitted.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}"));
-    let line = format!("{} rate={rate:<7} in-flight={:<4} {stands}", start(model.at, "traffic"), all.in_flight);
+    let line =
+        format!("{} rate={rate:<7} in-flight={:<4} {stands}", start(model.at, "traffic"), all.in_flight);
     (stands, line)
 }
 
@@ -120,7 +127,9 @@ fn target_line(target: &Target, model: &Model) -> (String, String) {
     let number = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
     let tokens = match (target.tokens_left, target.burst_tokens) {
         (_, None) => "unlimited".to_owned(),
-        (left, Some(burst)) => format!("{}/{burst}", left.map_or_else(|| "-".to_owned(), |left| left.to_string())),
+        (left, Some(burst)) => {
+            format!("{}/{burst}", left.map_or_else(|| "-".to_owned(), |left| left.to_string()))
+        }
     };
     let breaker = target.status.as_str();
     let rate = model.attempt_rate(&target.key).map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}"));
@@ -141,7 +150,10 @@ fn target_line(target: &Target, model: &Model) -> (String, String) {
     if target.ramping {
         line.push_str(" ramping");
     }
-    let stands = format!("{breaker} {} {} {} {}", target.attempts, target.passed_over, target.in_flight, target.ramping);
+    let stands = format!(
+        "{breaker} {} {} {} {}",
+        target.attempts, target.passed_over, target.in_flight, target.ramping
+    );
     (stands, line.trim_end().to_owned())
 }
 
@@ -160,19 +172,92 @@ fn entry_line(entry: &Entry) -> String {
         }
         Entry::Note { at, level, subject, text } => {
             let warning = if *level == Level::Warning { "warning: " } else { "" };
-            // One event, one line.
-            format!("{} {warning}{}", start(*at, subject), text.replace(['\n', '\r'], " "))
+            // One event, one line, and nothing that a terminal would obey.
+            let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+            format!("{} {warning}{text}", start(*at, subject))
         }
     }
 }
 
-/// `14 calls, 9 failed, 2 slow`.
-pub(super) fn counts(counts: &WindowCounts) -> String {
-    let mut text = format!("{} calls", counts.calls);
-    for (count, what) in [(counts.failures, "failed"), (counts.slow, "slow"), (counts.stalls, "stalled")] {
-        if count > 0 {
-            let _ = write!(text, ", {count} {what}");
-        }
+#[cfg(test)]
+mod tests {
+    use sluice_core::admission::{BreakerState, TransitionReason};
+
+    use super::super::model::{Input, Intro, Sample, TransitionLine};
+    use super::super::synthetic::{agent, target};
+    use super::*;
+
+    fn sample(at_ms: u64, attempts: u64) -> Input {
+        let mut one = agent("agent-1", vec![target("primary"), target("fallback")]);
+        one.exchanges.total = attempts;
+        let primary = &mut one.routes[0].targets[0];
+        primary.attempts = attempts;
+        primary.ttft_p50_ms = Some(310);
+        primary.ttft_p95_ms = Some(440);
+        let at = Duration::from_millis(at_ms);
+        Input::Sample(Box::new(Sample { at, agents: vec![one], ..Sample::default() }))
     }
-    text
+
+    fn opened(at_ms: u64) -> Input {
+        Input::Transition(TransitionLine {
+            at: Duration::from_millis(at_ms),
+            agent: "agent-1".into(),
+            target: "id-of-primary".into(),
+            from: BreakerState::Closed,
+            to: BreakerState::Open,
+            reason: TransitionReason::SlowRate,
+            counts: WindowCounts { calls: 82, failures: 2, slow: 51, stalls: 0 },
+        })
+    }
+
+    fn said(inputs: Vec<Input>) -> Vec<Vec<String>> {
+        let intro = Intro { base_url: "http://127.0.0.1:8080/v1".into(), model: "gpt-4o".into() };
+        let (mut model, mut plain) = (Model::new(intro), Plain::default());
+        inputs
+            .into_iter()
+            .map(|input| {
+                model.feed(input);
+                plain.lines(&model)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_run_reads_like_this() {
+        let lines: Vec<String> = said(vec![sample(0, 0), sample(2_000, 24), opened(2_300)]).concat();
+        assert_eq!(
+            lines,
+            [
+                "  0:00.0 serving  http://127.0.0.1:8080/v1 agents=1 policy=3f2a91c store=embedded",
+                "  0:00.0 try      curl -N http://127.0.0.1:8080/v1/chat/completions -d '{\"model\":\"gpt-4o\", \"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}' -H 'content-type: application/json'",
+                "  0:00.0 traffic  rate=-       in-flight=0    admitted=0 failed-over=0 refused=0 cancelled=0",
+                "  0:00.0 target   primary      breaker=closed         admitted=0        rate=-       passed-over=0      failed-over=0      tokens=100000/100000    in-flight=0/32      ttft-p50-ms=310    ttft-p95-ms=440",
+                "  0:00.0 target   fallback     breaker=closed         admitted=0        rate=-       passed-over=0      failed-over=0      tokens=100000/100000    in-flight=0/32      ttft-p50-ms=-      ttft-p95-ms=-",
+                "  0:02.0 traffic  rate=12.0    in-flight=0    admitted=24 failed-over=0 refused=0 cancelled=0",
+                "  0:02.0 target   primary      breaker=closed         admitted=24       rate=12.0    passed-over=0      failed-over=0      tokens=100000/100000    in-flight=0/32      ttft-p50-ms=310    ttft-p95-ms=440",
+                "  0:02.3 breaker  primary      closed->open           reason=slow-rate             calls=82 failed=2 slow=51 stalled=0 agent=agent-1",
+            ]
+        );
+    }
+
+    #[test]
+    fn an_idle_run_is_quiet_and_a_busy_one_speaks_every_two_seconds() {
+        let idle: Vec<Vec<String>> = said((0..20).map(|half| sample(half * 500, 5)).collect());
+        assert!(idle[1..].concat().is_empty(), "{idle:?}");
+        let busy: Vec<Vec<String>> = said((0..=20).map(|half| sample(half * 500, half)).collect());
+        let spoke: Vec<usize> = (0..busy.len()).filter(|half| !busy[*half].is_empty()).collect();
+        assert_eq!(spoke, [0, 4, 8, 12, 16, 20]);
+    }
+
+    #[test]
+    fn every_event_is_one_line_of_ascii_without_escape_codes() {
+        let note = Input::Note {
+            at: Duration::from_secs(1),
+            level: Level::Warning,
+            text: "route.yaml: spec.models: empty\nname one\u{1b}[31m".into(),
+        };
+        let lines = said(vec![sample(0, 0), opened(900), note]).concat();
+        assert!(lines.last().is_some_and(|line| line.contains("policy   warning: route.yaml")), "{lines:?}");
+        assert!(lines.iter().all(|line| line.is_ascii() && !line.contains(|c: char| c.is_ascii_control())));
+    }
 }

@@ -9,6 +9,7 @@
 use std::io::{self, Write as _};
 use std::panic::{self, PanicHookInfo};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -100,7 +101,9 @@ impl Action {
             Self::Quit => screen,
             Self::ToggleCurl => Screen { curl: !screen.curl, ..screen },
             Self::ScrollUp => Screen { scroll: screen.scroll.saturating_sub(1), ..screen },
-            Self::ScrollDown => Screen { scroll: (screen.scroll + 1).min(targets.saturating_sub(1)), ..screen },
+            Self::ScrollDown => {
+                Screen { scroll: (screen.scroll + 1).min(targets.saturating_sub(1)), ..screen }
+            }
         }
     }
 }
@@ -113,16 +116,15 @@ struct Guard {
 
 impl Guard {
     fn enter() -> io::Result<Self> {
-        let hook = Hook::install();
+        let taken = Taken::default();
+        let hook = Hook::install(taken.clone());
         let enter = || {
-            enable_raw_mode()?;
-            execute!(io::stdout(), EnterAlternateScreen, cursor::Hide)?;
+            taken.take()?;
             Terminal::new(CrosstermBackend::new(io::stdout()))
         };
         match enter() {
             Ok(terminal) => Ok(Self { terminal, hook }),
             Err(error) => {
-                restore();
                 hook.remove();
                 Err(error)
             }
@@ -132,21 +134,36 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        restore();
         self.hook.remove();
     }
 }
 
-/// Harmless when there is nothing to restore. Errors have nowhere to go: the terminal may be gone.
-fn restore() {
-    let _ = disable_raw_mode();
-    let _ = execute!(io::stdout(), LeaveAlternateScreen, cursor::Show);
+/// Whether the terminal is ours. It is given back once: leaving the alternate screen a second time would put the
+/// cursor back to where it was before, over the message of a panic.
+#[derive(Clone, Default)]
+struct Taken(Arc<AtomicBool>);
+
+impl Taken {
+    fn take(&self) -> io::Result<()> {
+        self.0.store(true, Ordering::SeqCst);
+        enable_raw_mode()?;
+        execute!(io::stdout(), EnterAlternateScreen, cursor::Hide)
+    }
+
+    /// Errors have nowhere to go: the terminal may be gone.
+    fn give_back(&self) {
+        if self.0.swap(false, Ordering::SeqCst) {
+            let _ = disable_raw_mode();
+            let _ = execute!(io::stdout(), LeaveAlternateScreen, cursor::Show);
+        }
+    }
 }
 
 type PanicHook = dyn Fn(&PanicHookInfo<'_>) + Send + Sync;
 
 /// The panic hook while the screen is ours.
 struct Hook {
+    taken: Taken,
     before: Arc<PanicHook>,
     held: Arc<Mutex<Vec<Held>>>,
 }
@@ -158,19 +175,20 @@ struct Held {
 }
 
 impl Hook {
-    fn install() -> Self {
+    fn install(taken: Taken) -> Self {
         let before: Arc<PanicHook> = panic::take_hook().into();
         let held = Arc::new(Mutex::new(Vec::new()));
-        let hook = Self { before: Arc::clone(&before), held: Arc::clone(&held) };
+        let hook = Self { taken: taken.clone(), before: Arc::clone(&before), held: Arc::clone(&held) };
         panic::set_hook(Box::new(move |info| {
             if thread::current().name() == Some(THREAD) {
-                restore();
+                taken.give_back();
                 before(info);
                 return;
             }
             let mut held = held.lock();
             if held.len() < PANICS_KEPT {
-                let location = info.location().map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
+                let location =
+                    info.location().map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
                 held.push(Held { location, message: info.to_string() });
             }
         }));
@@ -181,8 +199,9 @@ impl Hook {
         self.held.lock().iter().map(|held| held.location.clone()).collect()
     }
 
-    /// Puts back the hook that was there, and prints what was held.
+    /// Gives back the terminal, puts back the hook that was there, and prints what was held.
     fn remove(&self) {
+        self.taken.give_back();
         // A thread that is panicking may not change hooks; it is the end of this process' view anyway.
         if !thread::panicking() {
             let before = Arc::clone(&self.before);

@@ -9,11 +9,16 @@ use ratatui::style::{Color, Modifier, Style};
 
 use super::fleet::Status;
 
+/// Labels, rules, what is there but not now.
+pub(super) const QUIET: Style = Style::new().add_modifier(Modifier::DIM);
+/// The numbers one looks for.
+pub(super) const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
+
 /// How to draw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Theme {
     pub color: bool,
-    pub signs: Signs,
+    pub signs: &'static Signs,
 }
 
 /// What to draw with.
@@ -37,7 +42,7 @@ pub struct Signs {
     badge: [&'static str; 4],
 }
 
-const UNICODE: Signs = Signs {
+static UNICODE: Signs = Signs {
     eighths: [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"],
     shade: "░",
     bar: "━",
@@ -52,7 +57,7 @@ const UNICODE: Signs = Signs {
     badge: ["●", "◐", "◌", "○"],
 };
 
-const ASCII: Signs = Signs {
+static ASCII: Signs = Signs {
     eighths: [" ", ".", ".", ":", ":", "+", "+", "#", "#"],
     shade: ":",
     bar: "=",
@@ -70,7 +75,7 @@ const ASCII: Signs = Signs {
 impl Theme {
     #[must_use]
     pub const fn new(color: bool, unicode: bool) -> Self {
-        Self { color, signs: if unicode { UNICODE } else { ASCII } }
+        Self { color, signs: if unicode { &UNICODE } else { &ASCII } }
     }
 
     /// By the usual variables; `read` looks one up. An unset locale says nothing, and terminals without
@@ -87,16 +92,6 @@ impl Theme {
 
     fn colored(self, color: Color) -> Style {
         if self.color { Style::new().fg(color) } else { Style::new() }
-    }
-
-    /// Labels, rules, what is there but not now.
-    pub(super) fn quiet(self) -> Style {
-        Style::new().add_modifier(Modifier::DIM)
-    }
-
-    /// The numbers one looks for.
-    pub(super) fn strong(self) -> Style {
-        Style::new().add_modifier(Modifier::BOLD)
     }
 
     pub(super) fn accent(self) -> Style {
@@ -158,18 +153,18 @@ mod tests {
     fn the_environment_decides() {
         let plain = theme(&[("TERM", "xterm-256color")]);
         assert!(plain.color);
-        assert_eq!(plain.signs, UNICODE);
+        assert_eq!(plain.signs, &UNICODE);
         assert!(!theme(&[("NO_COLOR", "1")]).color);
         assert!(theme(&[("NO_COLOR", "")]).color, "an empty NO_COLOR is none");
-        assert_eq!(theme(&[("LANG", "de_DE.UTF-8")]).signs, UNICODE);
-        assert_eq!(theme(&[("LANG", "de_DE.UTF-8"), ("LC_ALL", "C")]).signs, ASCII);
-        assert_eq!(theme(&[("TERM", "linux"), ("LANG", "C.UTF-8")]).signs, ASCII);
+        assert_eq!(theme(&[("LANG", "de_DE.UTF-8")]).signs, &UNICODE);
+        assert_eq!(theme(&[("LANG", "de_DE.UTF-8"), ("LC_ALL", "C")]).signs, &ASCII);
+        assert_eq!(theme(&[("TERM", "linux"), ("LANG", "C.UTF-8")]).signs, &ASCII);
     }
 
     #[test]
     fn no_color_means_none() {
         let theme = Theme::new(false, true);
-        let styles = [theme.accent(), theme.good(), theme.bad(), theme.badge(Status::Open), theme.quiet()];
+        let styles = [theme.accent(), theme.good(), theme.bad(), theme.badge(Status::Open), QUIET];
         assert!(styles.iter().all(|style| style.fg.is_none() && style.bg.is_none()));
     }
 }

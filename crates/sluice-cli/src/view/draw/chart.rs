@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use super::super::fleet::Status;
-use super::super::theme::Theme;
+use super::super::theme::{QUIET, Theme};
 
 /// One column of a graph: the part up to the first value is in front of the part up to the second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -15,7 +15,14 @@ pub(super) struct Bar {
 }
 
 /// Bars, the newest at the right edge. `top` is the value of a full column.
-pub(super) fn bars(buffer: &mut Buffer, area: Rect, bars: &[Bar], top: f64, front_style: Style, theme: Theme) {
+pub(super) fn bars(
+    buffer: &mut Buffer,
+    area: Rect,
+    bars: &[Bar],
+    top: f64,
+    front_style: Style,
+    theme: Theme,
+) {
     let shown = &bars[bars.len().saturating_sub(usize::from(area.width))..];
     let left = area.right() - u16::try_from(shown.len()).unwrap_or(0);
     let eighths = |value: f64| ((value / top).clamp(0.0, 1.0) * f64::from(area.height) * 8.0).round() as u16;
@@ -30,7 +37,7 @@ pub(super) fn bars(buffer: &mut Buffer, area: Rect, bars: &[Bar], top: f64, fron
             let (sign, style) = match (front, back) {
                 (0, 0) => continue,
                 (0, back) if theme.color => (theme.signs.eighths[back], theme.behind_accent()),
-                (0, _) => (theme.signs.shade, theme.quiet()),
+                (0, _) => (theme.signs.shade, QUIET),
                 (front, 8) if theme.color && front < 8 => {
                     let behind = theme.behind_accent().fg.unwrap_or_default();
                     (theme.signs.eighths[front], front_style.bg(behind))
@@ -72,7 +79,11 @@ pub(super) fn round_up(value: f64) -> f64 {
         return 1.0;
     }
     let power = 10_f64.powf(value.log10().floor());
-    [1.0, 2.0, 5.0, 10.0].into_iter().map(|step| step * power).find(|top| *top >= value * 0.999).unwrap_or(value)
+    [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .map(|step| step * power)
+        .find(|top| *top >= value * 0.999)
+        .unwrap_or(value)
 }
 
 #[cfg(test)]
@@ -81,7 +92,9 @@ mod tests {
 
     #[test]
     fn axes_end_at_round_numbers() {
-        for (value, top) in [(0.0, 1.0), (0.7, 1.0), (1.0, 1.0), (1.2, 2.0), (4.3, 5.0), (6.1, 10.0), (130.0, 200.0)] {
+        for (value, top) in
+            [(0.0, 1.0), (0.7, 1.0), (1.0, 1.0), (1.2, 2.0), (4.3, 5.0), (6.1, 10.0), (130.0, 200.0)]
+        {
             assert!((round_up(value) - top).abs() < 1e-9, "{value}");
         }
     }
@@ -100,11 +113,18 @@ mod tests {
         let area = Rect::new(0, 0, 3, 2);
         let mut buffer = Buffer::empty(area);
         let plain = Theme::new(false, true);
-        bars(&mut buffer, area, &[Bar { front: 4.0, back: 8.0 }, Bar { front: 8.0, back: 8.0 }], 8.0, plain.accent(), plain);
+        bars(
+            &mut buffer,
+            area,
+            &[Bar { front: 4.0, back: 8.0 }, Bar { front: 8.0, back: 8.0 }],
+            8.0,
+            plain.accent(),
+            plain,
+        );
         assert_eq!(buffer, {
             let mut expected = Buffer::with_lines([" ░█", " ██"]);
             if let Some(cell) = expected.cell_mut((1, 0)) {
-                cell.set_style(plain.quiet());
+                cell.set_style(QUIET);
             }
             expected
         });

@@ -6,10 +6,9 @@ use ratatui::text::Span;
 use sluice_core::admission::{BreakerState, TransitionReason};
 
 use super::super::fleet::Status;
-use super::super::format::{clock, cut};
+use super::super::format::{clock, counts, cut};
 use super::super::model::{Entry, Level, Model, TransitionLine};
-use super::super::plain::counts;
-use super::super::theme::Theme;
+use super::super::theme::{QUIET, STRONG, Theme};
 use super::{put, put_right, rule, styled};
 
 const SUBJECT: u16 = 10;
@@ -19,15 +18,15 @@ pub(super) fn draw(buffer: &mut Buffer, area: Rect, model: &Model, curl: bool, t
     rule(buffer, area, 0, theme);
     let idle = model.logged() == 0 && model.load.is_none();
     if curl || idle {
-        put(buffer, area, 2, 0, [styled(" try it ", theme.strong())]);
+        put(buffer, area, 2, 0, [styled(" try it ", STRONG)]);
         for (y, line) in (1..).zip(model.intro.curl()) {
             put(buffer, area, 2, y, [Span::raw(line)]);
         }
         let text = format!("or give an SDK OPENAI_BASE_URL={}", model.intro.base_url);
-        put(buffer, area, 2, 4, [styled(text, theme.quiet())]);
+        put(buffer, area, 2, 4, [styled(text, QUIET)]);
         return;
     }
-    put(buffer, area, 2, 0, [styled(" what happened ", theme.strong())]);
+    put(buffer, area, 2, 0, [styled(" what happened ", STRONG)]);
     for (y, entry) in (1..).zip(model.last(room)) {
         draw_entry(buffer, area, y, entry, theme);
     }
@@ -37,15 +36,15 @@ fn draw_entry(buffer: &mut Buffer, area: Rect, y: u16, entry: &Entry, theme: The
     let subject = SUBJECT + subject_width(area);
     match entry {
         Entry::Transition(line) => {
-            time(buffer, area, y, line.at, theme);
+            time(buffer, area, y, line.at);
             let name = cut(&line.target, usize::from(subject_width(area)) - 1);
-            put(buffer, area, SUBJECT, y, [styled(name, theme.strong())]);
+            put(buffer, area, SUBJECT, y, [styled(name, STRONG)]);
             draw_transition(buffer, area, (subject, y), line, theme);
         }
         Entry::Note { at, level, subject: about, text } => {
-            time(buffer, area, y, *at, theme);
-            put(buffer, area, SUBJECT, y, [styled(*about, theme.quiet())]);
-            let style = if *level == Level::Warning { theme.warning() } else { theme.quiet() };
+            time(buffer, area, y, *at);
+            put(buffer, area, SUBJECT, y, [styled(*about, QUIET)]);
+            let style = if *level == Level::Warning { theme.warning() } else { QUIET };
             let text = cut(text, usize::from(area.width.saturating_sub(subject + 1)));
             put(buffer, area, subject, y, [styled(text, style)]);
         }
@@ -56,8 +55,8 @@ fn subject_width(area: Rect) -> u16 {
     if area.width < 110 { 10 } else { 20 }
 }
 
-fn time(buffer: &mut Buffer, area: Rect, y: u16, at: std::time::Duration, theme: Theme) {
-    put_right(buffer, area, SUBJECT - 2, y, vec![styled(clock(at), theme.quiet())]);
+fn time(buffer: &mut Buffer, area: Rect, y: u16, at: std::time::Duration) {
+    put_right(buffer, area, SUBJECT - 2, y, vec![styled(clock(at), QUIET)]);
 }
 
 fn draw_transition(buffer: &mut Buffer, area: Rect, (x, y): (u16, u16), line: &TransitionLine, theme: Theme) {
@@ -73,20 +72,20 @@ fn draw_transition(buffer: &mut Buffer, area: Rect, (x, y): (u16, u16), line: &T
         x,
         y,
         [
-            styled(from.as_str(), theme.quiet()),
-            styled(format!(" {} ", theme.signs.arrow), theme.quiet()),
-            styled(to.as_str(), theme.status(to).patch(theme.strong())),
+            styled(from.as_str(), QUIET),
+            styled(format!(" {} ", theme.signs.arrow), QUIET),
+            styled(to.as_str(), theme.status(to).patch(STRONG)),
         ],
     );
     let x = x + 22;
     let end = put(buffer, area, x, y, [Span::raw(line.reason.as_str())]);
-    let agent_at = put_right(buffer, area, area.width - 1, y, vec![styled(line.agent.as_str(), theme.quiet())]);
+    let agent_at = put_right(buffer, area, area.width - 1, y, vec![styled(line.agent.as_str(), QUIET)]);
     let room = usize::from(agent_at.saturating_sub(end + 4));
     let fits = |text: &String| text.chars().count() <= room;
     if line.counts.calls > 0
         && let Some(text) = [counts(&line.counts), essence(line)].into_iter().find(fits)
     {
-        put(buffer, area, end + 2, y, [styled(text, theme.quiet())]);
+        put(buffer, area, end + 2, y, [styled(text, QUIET)]);
     }
 }
 

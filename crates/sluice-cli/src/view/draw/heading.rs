@@ -6,7 +6,7 @@ use ratatui::text::Span;
 
 use super::super::format::{clock, countdown, cut, rate, seconds, thousands};
 use super::super::model::{Model, degraded, short_version};
-use super::super::theme::Theme;
+use super::super::theme::{QUIET, STRONG, Theme};
 use super::{put, put_right, styled};
 
 pub(super) fn draw(buffer: &mut Buffer, area: Rect, model: &Model, theme: Theme) {
@@ -17,9 +17,9 @@ pub(super) fn draw(buffer: &mut Buffer, area: Rect, model: &Model, theme: Theme)
         1,
         0,
         [
-            styled("sluice", theme.strong().patch(theme.accent())),
+            styled("sluice", STRONG.patch(theme.accent())),
             Span::raw("  "),
-            styled(model.intro.base_url.as_str(), theme.strong()),
+            styled(model.intro.base_url.as_str(), STRONG),
         ],
     );
     let agents = if fleet.agents == 1 { "1 agent".to_owned() } else { format!("{} agents", fleet.agents) };
@@ -29,19 +29,19 @@ pub(super) fn draw(buffer: &mut Buffer, area: Rect, model: &Model, theme: Theme)
             1 => format!("policy {}", short_version(version)),
             several => format!("{several} policies, one replacing the other"),
         };
-        facts.extend([dot(theme), styled(text, theme.quiet())]);
+        facts.extend([dot(theme), styled(text, QUIET)]);
     }
     if !fleet.rejected.is_empty() {
         facts.extend([dot(theme), styled(format!("{} refused", fleet.rejected.len()), theme.warning())]);
     }
-    facts.extend([dot(theme), styled(clock_short(model), theme.quiet())]);
+    facts.extend([dot(theme), styled(clock_short(model), QUIET)]);
     put_right(buffer, area, area.width - 1, 0, facts);
 
     let (text, style) = if fleet.store.away > 0 {
-        (format!("store {}", degraded(&fleet.store, fleet.agents)), theme.bad().patch(theme.strong()))
+        (format!("store {}", degraded(&fleet.store, fleet.agents)), theme.bad().patch(STRONG))
     } else {
         let home = if fleet.store.home.is_empty() { "not known yet" } else { fleet.store.home };
-        (format!("store {home}"), theme.quiet())
+        (format!("store {home}"), QUIET)
     };
     // A store that is away matters more than which phase is played.
     let text = cut(&text, usize::from(area.width) - 2);
@@ -49,11 +49,8 @@ pub(super) fn draw(buffer: &mut Buffer, area: Rect, model: &Model, theme: Theme)
     if let Some(phase) = &model.provider {
         let left = phase.left.map(|left| format!("  {} left", countdown(left))).unwrap_or_default();
         let room = usize::from(store_at.saturating_sub(14)).saturating_sub(left.len());
-        let spans = [
-            styled("provider  ", theme.quiet()),
-            styled(cut(&phase.to_string(), room), theme.strong()),
-            styled(left, theme.quiet()),
-        ];
+        let spans =
+            [styled("provider  ", QUIET), styled(cut(&phase.to_string(), room), STRONG), styled(left, QUIET)];
         put(buffer, area, 1, 1, spans);
     }
 }
@@ -65,39 +62,45 @@ fn clock_short(model: &Model) -> String {
 }
 
 fn dot(theme: Theme) -> Span<'static> {
-    styled(format!(" {} ", theme.signs.dot), theme.quiet())
+    styled(format!(" {} ", theme.signs.dot), QUIET)
 }
 
 /// Rates first, totals behind them.
 pub(super) fn draw_traffic(buffer: &mut Buffer, area: Rect, model: &Model, theme: Theme) {
     let (traffic, rates) = (&model.fleet.traffic, &model.rates);
-    let refused_style = if rates.refused.unwrap_or(0.0) > 0.0 { theme.bad() } else { theme.strong() };
-    let over_style = if rates.failed_over.unwrap_or(0.0) > 0.0 { theme.warning() } else { theme.strong() };
+    let refused_style = if rates.refused.unwrap_or(0.0) > 0.0 { theme.bad() } else { STRONG };
+    let over_style = if rates.failed_over.unwrap_or(0.0) > 0.0 { theme.warning() } else { STRONG };
     let cells = [
-        ("admitted", rates.admitted, traffic.admitted(), theme.strong()),
+        ("admitted", rates.admitted, traffic.admitted(), STRONG),
         ("failed over", rates.failed_over, traffic.failed_over, over_style),
         ("refused", rates.refused, traffic.refused, refused_style),
     ];
     let mut x = 1;
     for (label, per_second, total, style) in cells {
-        put(buffer, area, x, 0, [styled(label, theme.quiet())]);
-        let end = put(buffer, area, x, 1, [styled(per_second.map_or_else(|| theme.signs.none.to_owned(), rate), style.patch(theme.strong()))]);
-        put(buffer, area, end.max(x + 7) + 1, 1, [styled(thousands(total), theme.quiet())]);
+        put(buffer, area, x, 0, [styled(label, QUIET)]);
+        let end = put(
+            buffer,
+            area,
+            x,
+            1,
+            [styled(per_second.map_or_else(|| theme.signs.none.to_owned(), rate), style.patch(STRONG))],
+        );
+        put(buffer, area, end.max(x + 7) + 1, 1, [styled(thousands(total), QUIET)]);
         x += 16;
     }
-    put(buffer, area, x, 0, [styled("in flight", theme.quiet())]);
-    put(buffer, area, x, 1, [styled(thousands(traffic.in_flight), theme.strong())]);
+    put(buffer, area, x, 0, [styled("in flight", QUIET)]);
+    put(buffer, area, x, 1, [styled(thousands(traffic.in_flight), STRONG)]);
     draw_clients(buffer, Rect { x: area.x + x + 12, width: area.width - x - 12, ..area }, model, theme);
 }
 
 fn draw_clients(buffer: &mut Buffer, area: Rect, model: &Model, theme: Theme) {
     let Some(load) = &model.load else {
-        put(buffer, area, 0, 0, [styled("left by clients", theme.quiet())]);
-        put(buffer, area, 0, 1, [styled(thousands(model.fleet.traffic.cancelled), theme.strong())]);
+        put(buffer, area, 0, 0, [styled("left by clients", QUIET)]);
+        put(buffer, area, 0, 1, [styled(thousands(model.fleet.traffic.cancelled), STRONG)]);
         return;
     };
-    put(buffer, area, 0, 0, [styled("clients got", theme.quiet())]);
-    let mut spans = vec![styled(thousands(load.ok), theme.good().patch(theme.strong())), Span::raw(" ok")];
+    put(buffer, area, 0, 0, [styled("clients got", QUIET)]);
+    let mut spans = vec![styled(thousands(load.ok), theme.good().patch(STRONG)), Span::raw(" ok")];
     let parts = [
         (load.degraded, "degraded", theme.warning(), false),
         (load.refused, "refused", theme.bad(), false),
@@ -105,8 +108,8 @@ fn draw_clients(buffer: &mut Buffer, area: Rect, model: &Model, theme: Theme) {
     ];
     for (count, what, style, always) in parts {
         if count > 0 || always {
-            let style = if count > 0 { style } else { theme.strong() };
-            spans.extend([Span::raw("  "), styled(thousands(count), style.patch(theme.strong()))]);
+            let style = if count > 0 { style } else { STRONG };
+            spans.extend([Span::raw("  "), styled(thousands(count), style.patch(STRONG))]);
             spans.push(Span::raw(format!(" {what}")));
         }
     }
@@ -114,7 +117,7 @@ fn draw_clients(buffer: &mut Buffer, area: Rect, model: &Model, theme: Theme) {
     if let (Some(p50), Some(p95)) = (load.ttft_p50_ms, load.ttft_p95_ms) {
         let text = format!("ttft p50 {}  p95 {}", seconds(p50), seconds(p95));
         if usize::from(end) + 3 + text.len() < usize::from(area.width) {
-            put(buffer, area, end + 3, 1, [styled(text, theme.quiet())]);
+            put(buffer, area, end + 3, 1, [styled(text, QUIET)]);
         }
     }
 }

@@ -21,7 +21,7 @@ use ratatui::text::{Line, Span};
 
 use super::fleet::{Status, Target};
 use super::model::Model;
-use super::theme::Theme;
+use super::theme::{QUIET, STRONG, Theme};
 
 /// Below this there is only a message.
 const SMALLEST: (u16, u16) = (60, 14);
@@ -48,7 +48,7 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model, screen: Screen, theme: Theme) 
     if area.width < SMALLEST.0 || area.height < SMALLEST.1 {
         let text = format!("Sluice: {} by {} is too small; 80 by 24 shows it all", area.width, area.height);
         put(buffer, area, 0, 0, [Span::raw(text)]);
-        put(buffer, area, 0, 1, [Span::styled("q quits", theme.quiet())]);
+        put(buffer, area, 0, 1, [Span::styled("q quits", QUIET)]);
         return;
     }
     let plan = Plan::of(area.height, &model.fleet.targets);
@@ -71,15 +71,15 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model, screen: Screen, theme: Theme) 
     }
     let log = rows.take(area.height - rows.next - FOOTER);
     events::draw(buffer, log, model, screen.curl, theme);
-    footer(buffer, rows.take(FOOTER), matches!(plan, Plan::Table { .. }), theme);
+    footer(buffer, rows.take(FOOTER), matches!(plan, Plan::Table { .. }));
 }
 
-fn footer(buffer: &mut Buffer, area: Rect, scrolls: bool, theme: Theme) {
+fn footer(buffer: &mut Buffer, area: Rect, scrolls: bool) {
     let mut spans = vec![Span::raw(" ")];
     let keys = [("q", "quit"), ("c", "curl line"), ("j k", "scroll targets")];
     for (key, what) in keys.into_iter().take(if scrolls { 3 } else { 2 }) {
-        spans.push(Span::styled(key, theme.strong()));
-        spans.push(Span::styled(format!(" {what}   "), theme.quiet()));
+        spans.push(Span::styled(key, STRONG));
+        spans.push(Span::styled(format!(" {what}   "), QUIET));
     }
     put(buffer, area, 0, 0, spans);
 }
@@ -155,7 +155,13 @@ impl Rows {
 }
 
 /// Writes spans at a place in an area, cut at its right edge; returns the column behind them.
-fn put<'a>(buffer: &mut Buffer, area: Rect, x: u16, y: u16, spans: impl IntoIterator<Item = Span<'a>>) -> u16 {
+fn put<'a>(
+    buffer: &mut Buffer,
+    area: Rect,
+    x: u16,
+    y: u16,
+    spans: impl IntoIterator<Item = Span<'a>>,
+) -> u16 {
     if y >= area.height || x >= area.width {
         return x;
     }
@@ -172,7 +178,7 @@ fn put<'a>(buffer: &mut Buffer, area: Rect, x: u16, y: u16, spans: impl IntoIter
 }
 
 /// The same, ending at a column.
-fn put_right<'a>(buffer: &mut Buffer, area: Rect, end: u16, y: u16, spans: Vec<Span<'a>>) -> u16 {
+fn put_right(buffer: &mut Buffer, area: Rect, end: u16, y: u16, spans: Vec<Span<'_>>) -> u16 {
     let width: usize = spans.iter().map(Span::width).sum();
     let start = end.saturating_sub(u16::try_from(width).unwrap_or(u16::MAX));
     put(buffer, area, start, y, spans);
@@ -182,7 +188,7 @@ fn put_right<'a>(buffer: &mut Buffer, area: Rect, end: u16, y: u16, spans: Vec<S
 /// A rule over the whole width, with a title.
 fn rule(buffer: &mut Buffer, area: Rect, y: u16, theme: Theme) {
     let line = theme.signs.rule.repeat(usize::from(area.width));
-    put(buffer, area, 0, y, [Span::styled(line, theme.quiet())]);
+    put(buffer, area, 0, y, [Span::styled(line, QUIET)]);
 }
 
 fn styled<'a>(text: impl Into<std::borrow::Cow<'a, str>>, style: Style) -> Span<'a> {

@@ -5,10 +5,10 @@ use ratatui::layout::Rect;
 use ratatui::text::Span;
 
 use super::super::fleet::{Status, Target};
-use super::super::format::{countdown, cut, rate, seconds, short, thousands};
+use super::super::format::{countdown, counts, cut, rate, seconds, short, thousands};
 use super::super::history::Column;
 use super::super::model::Model;
-use super::super::theme::Theme;
+use super::super::theme::{QUIET, STRONG, Theme};
 use super::chart::{self, Bar};
 use super::{put, put_right, rule, styled};
 
@@ -67,7 +67,7 @@ pub(super) fn draw(
     scale: &Scale,
     theme: Theme,
 ) {
-    title(buffer, area, target, &window(target), theme);
+    title(buffer, area, target, &format!("window: {}", counts(&target.window)), theme);
     let columns = scale.columns(model, target);
     let graph = |from: u16, height: u16| Rect {
         x: area.x + GRAPH,
@@ -76,15 +76,15 @@ pub(super) fn draw(
         height,
     };
     let label = |buffer: &mut Buffer, y: u16, text: &'static str| {
-        put(buffer, area, 2, y, [styled(text, theme.quiet())]);
+        put(buffer, area, 2, y, [styled(text, QUIET)]);
     };
 
     label(buffer, 1, "ttft");
     let fresh = columns.iter().rev().take(2).any(|column| column.ttft_p50_ms.is_some());
-    let style = if fresh { theme.strong() } else { theme.quiet() };
+    let style = if fresh { STRONG } else { QUIET };
     for (y, name, ms) in [(1, "p50", target.ttft_p50_ms), (2, "p95", target.ttft_p95_ms)] {
         let text = ms.map_or_else(|| theme.signs.none.to_owned(), seconds);
-        put(buffer, area, VALUE, y, [styled(name, theme.quiet()), styled(format!("{text:>9}"), style)]);
+        put(buffer, area, VALUE, y, [styled(name, QUIET), styled(format!("{text:>9}"), style)]);
     }
     axis(buffer, area, (1, ttft), &seconds(scale.ttft_ms as u64).replace(".0", ""), theme);
     let bars: Vec<Bar> = columns
@@ -99,21 +99,24 @@ pub(super) fn draw(
     let y = 1 + ttft;
     label(buffer, y, "admitted");
     let per_second = model.attempt_rate(&target.key).map_or_else(|| theme.signs.none.to_owned(), rate);
-    put(buffer, area, VALUE, y, [styled(format!("{per_second:>7}"), theme.strong())]);
-    put_right(buffer, area, AXIS - 1, y, vec![styled(thousands(target.attempts), theme.quiet())]);
+    put(buffer, area, VALUE, y, [styled(format!("{per_second:>7}"), STRONG)]);
+    put_right(buffer, area, AXIS - 1, y, vec![styled(thousands(target.attempts), QUIET)]);
     axis(buffer, area, (y, admitted), &format!("{}/s", scale.admitted), theme);
     let bars: Vec<Bar> = columns
         .iter()
         .map(|column| Bar { front: column.admitted as f64, back: column.admitted as f64 })
         .collect();
-    chart::bars(buffer, graph(y, admitted), &bars, scale.admitted, theme.quiet(), theme);
+    chart::bars(buffer, graph(y, admitted), &bars, scale.admitted, QUIET, theme);
 
     let y = y + admitted;
     label(buffer, y, "breaker");
-    put_right(buffer, area, AXIS - 1, y, vec![
-        styled(thousands(target.passed_over), theme.quiet()),
-        styled(" passed over", theme.quiet()),
-    ]);
+    put_right(
+        buffer,
+        area,
+        AXIS - 1,
+        y,
+        vec![styled(thousands(target.passed_over), QUIET), styled(" passed over", QUIET)],
+    );
     axis(buffer, area, (y, 1), "", theme);
     let states: Vec<Status> = columns.iter().map(|column| column.status).collect();
     chart::signal(buffer, graph(y, 1), &states, theme);
@@ -127,7 +130,7 @@ fn axis(buffer: &mut Buffer, area: Rect, (y, height): (u16, u16), label: &str, t
     for row in 0..height {
         let sign = if row == 0 && !label.is_empty() { theme.signs.axis_mark } else { theme.signs.axis };
         let label = if row == 0 { label } else { "" };
-        put(buffer, area, AXIS, y + row, [styled(format!("{label:>5}{sign}"), theme.quiet())]);
+        put(buffer, area, AXIS, y + row, [styled(format!("{label:>5}{sign}"), QUIET)]);
     }
 }
 
@@ -145,7 +148,7 @@ fn title(buffer: &mut Buffer, area: Rect, target: &Target, facts: &str, theme: T
     rule(buffer, area, 0, theme);
     let badge = format!(" {} {} ", theme.signs.badge(target.status), target.status.as_str().to_uppercase());
     let mut spans = vec![
-        styled(format!(" {} ", cut(&target.label, 28)), theme.strong()),
+        styled(format!(" {} ", cut(&target.label, 28)), STRONG),
         styled(badge, theme.badge(target.status)),
     ];
     if let Some(detail) = detail(target) {
@@ -153,7 +156,7 @@ fn title(buffer: &mut Buffer, area: Rect, target: &Target, facts: &str, theme: T
     }
     let left = put(buffer, area, 2, 0, spans);
     if usize::from(left) + facts.chars().count() + 6 < usize::from(area.width) {
-        put_right(buffer, area, area.width - 2, 0, vec![styled(format!(" {facts} "), theme.quiet())]);
+        put_right(buffer, area, area.width - 2, 0, vec![styled(format!(" {facts} "), QUIET)]);
     }
 }
 
@@ -172,32 +175,21 @@ fn detail(target: &Target) -> Option<String> {
     }
 }
 
-fn window(target: &Target) -> String {
-    let counts = &target.window;
-    let mut text = format!("window: {} calls", counts.calls);
-    for (count, what) in [(counts.failures, "failed"), (counts.slow, "slow"), (counts.stalls, "stalled")] {
-        if count > 0 {
-            text.push_str(&format!(", {count} {what}"));
-        }
-    }
-    text
-}
-
 /// What is left of the bucket and of the places in flight.
 fn resources(buffer: &mut Buffer, area: Rect, y: u16, target: &Target, theme: Theme) {
     let gauge = |share: f64, width: usize, style| {
         let (full, rest) = chart::gauge(share, width);
         [
             styled(theme.signs.bar.repeat(full), style),
-            styled(theme.signs.bar_rest.repeat(rest), theme.quiet()),
+            styled(theme.signs.bar_rest.repeat(rest), QUIET),
             Span::raw(" "),
         ]
     };
     let mut x = match (target.burst_tokens, target.tokens_left) {
-        (None, _) => put(buffer, area, VALUE, y, [styled("not limited", theme.quiet())]),
+        (None, _) => put(buffer, area, VALUE, y, [styled("not limited", QUIET)]),
         (Some(burst), None) => {
             let text = format!("{} at most, none asked for yet", short(burst as i64));
-            put(buffer, area, VALUE, y, [styled(text, theme.quiet())])
+            put(buffer, area, VALUE, y, [styled(text, QUIET)])
         }
         (Some(burst), Some(left)) => {
             let share = left as f64 / burst.max(1) as f64;
@@ -207,28 +199,24 @@ fn resources(buffer: &mut Buffer, area: Rect, y: u16, target: &Target, theme: Th
                 _ => theme.accent(),
             };
             let x = put(buffer, area, VALUE, y, gauge(share, 18, style));
-            let numbers = [
-                styled(short(left), theme.strong()),
-                styled(format!(" of {}", short(burst as i64)), theme.quiet()),
-            ];
+            let numbers =
+                [styled(short(left), STRONG), styled(format!(" of {}", short(burst as i64)), QUIET)];
             put(buffer, area, x, y, numbers)
         }
     };
     if target.rate_percent < 100 {
         x = put(buffer, area, x, y, [styled(format!(", refill {} %", target.rate_percent), theme.warning())]);
     }
-    let x = put(buffer, area, x.max(46) + 3, y, [styled("in flight ", theme.quiet())]);
+    let x = put(buffer, area, x.max(46) + 3, y, [styled("in flight ", QUIET)]);
     let full = target.limit > 0 && target.in_flight >= target.limit;
     let style = if full { theme.bad() } else { theme.accent() };
     let share = f64::from(target.in_flight) / f64::from(target.limit.max(1));
     let x = put(buffer, area, x, y, gauge(share, 8, style));
-    let numbers = [
-        styled(target.in_flight.to_string(), theme.strong()),
-        styled(format!(" of {}", target.limit), theme.quiet()),
-    ];
+    let numbers =
+        [styled(target.in_flight.to_string(), STRONG), styled(format!(" of {}", target.limit), QUIET)];
     let x = put(buffer, area, x, y, numbers);
     let more = format!("{} failed over   {} retries", thousands(target.failovers), thousands(target.retries));
     if usize::from(x) + 4 + more.len() < usize::from(area.width) {
-        put(buffer, area, x + 3, y, [styled(more, theme.quiet())]);
+        put(buffer, area, x + 3, y, [styled(more, QUIET)]);
     }
 }

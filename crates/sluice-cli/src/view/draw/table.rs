@@ -1,12 +1,14 @@
 //! Targets as rows, where there are too many for panels.
 
+use std::fmt::Write as _;
+
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use super::super::fleet::{Status, Target};
 use super::super::format::{countdown, cut, rate, seconds, short};
 use super::super::model::Model;
-use super::super::theme::Theme;
+use super::super::theme::{QUIET, STRONG, Theme};
 use super::{chart, put, rule, styled};
 
 const NAME: u16 = 22;
@@ -18,9 +20,9 @@ const SIGNAL: u16 = NAME + 60;
 pub(super) fn draw(buffer: &mut Buffer, area: Rect, model: &Model, scroll: usize, theme: Theme) {
     let targets = &model.fleet.targets;
     rule(buffer, area, 0, theme);
-    put(buffer, area, 2, 0, [styled(" targets ", theme.strong())]);
+    put(buffer, area, 2, 0, [styled(" targets ", STRONG)]);
     for (x, heading) in COLUMNS {
-        put(buffer, area, NAME + x, 0, [styled(format!(" {heading} "), theme.quiet())]);
+        put(buffer, area, NAME + x, 0, [styled(format!(" {heading} "), QUIET)]);
     }
     let room = usize::from(area.height.saturating_sub(1));
     let fits = targets.len() <= room;
@@ -33,14 +35,14 @@ pub(super) fn draw(buffer: &mut Buffer, area: Rect, model: &Model, scroll: usize
     if !fits {
         let y = area.height - 1;
         let text = format!("{scroll} above, {below} below");
-        put(buffer, area, 2, y, [styled(text, theme.quiet())]);
+        put(buffer, area, 2, y, [styled(text, QUIET)]);
     }
 }
 
 fn row(buffer: &mut Buffer, area: Rect, y: u16, target: &Target, model: &Model, theme: Theme) {
     let mut breaker = format!("{} {}", theme.signs.badge(target.status), target.status.as_str());
     if target.status == Status::Open {
-        breaker.push_str(&format!(" {}", countdown(target.open_for)));
+        let _ = write!(breaker, " {}", countdown(target.open_for));
     } else if target.ramping {
         breaker.push_str(" ramping");
     }
@@ -50,12 +52,18 @@ fn row(buffer: &mut Buffer, area: Rect, y: u16, target: &Target, model: &Model, 
     };
     let cells = [
         (styled(cut(&breaker, 20), theme.status(target.status)), COLUMNS[0].0),
-        (styled(model.attempt_rate(&target.key).map_or_else(|| theme.signs.none.to_owned(), rate), theme.strong()), COLUMNS[1].0),
-        (styled(target.ttft_p95_ms.map_or_else(|| theme.signs.none.to_owned(), seconds), theme.strong()), COLUMNS[2].0),
-        (styled(tokens, theme.strong()), COLUMNS[3].0),
-        (styled(format!("{}/{}", target.in_flight, target.limit), theme.strong()), COLUMNS[4].0),
+        (
+            styled(model.attempt_rate(&target.key).map_or_else(|| theme.signs.none.to_owned(), rate), STRONG),
+            COLUMNS[1].0,
+        ),
+        (
+            styled(target.ttft_p95_ms.map_or_else(|| theme.signs.none.to_owned(), seconds), STRONG),
+            COLUMNS[2].0,
+        ),
+        (styled(tokens, STRONG), COLUMNS[3].0),
+        (styled(format!("{}/{}", target.in_flight, target.limit), STRONG), COLUMNS[4].0),
     ];
-    put(buffer, area, 2, y, [styled(cut(&target.label, usize::from(NAME) - 3), theme.strong())]);
+    put(buffer, area, 2, y, [styled(cut(&target.label, usize::from(NAME) - 3), STRONG)]);
     for (span, x) in cells {
         put(buffer, area, NAME + x + 1, y, [span]);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use ratatui::buffer::Buffer;
+use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::{Color, Modifier};
 use sluice_agent::state::AgentState;
 use sluice_core::admission::{BreakerState, TransitionReason, WindowCounts};
@@ -29,7 +29,7 @@ fn paint(model: &Model, (width, height): (u16, u16), screen: Screen, theme: Them
 fn text(buffer: &Buffer) -> String {
     let width = usize::from(buffer.area.width);
     let rows = buffer.content().chunks(width);
-    let rows = rows.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>().trim_end().to_owned());
+    let rows = rows.map(|row| row.iter().map(Cell::symbol).collect::<String>().trim_end().to_owned());
     rows.map(|row| row + "\n").collect()
 }
 
@@ -161,7 +161,12 @@ fn half_open_with_a_probe_out() {
         }
     });
     model.feed(transition(20_300, BreakerState::Closed, BreakerState::Open, TransitionReason::SlowRate));
-    model.feed(transition(50_100, BreakerState::Open, BreakerState::HalfOpen, TransitionReason::CooldownEnded));
+    model.feed(transition(
+        50_100,
+        BreakerState::Open,
+        BreakerState::HalfOpen,
+        TransitionReason::CooldownEnded,
+    ));
     let buffer = paint(&model, (80, 24), Screen::default(), COLOR);
     assert_golden("half-open-80x24.txt", &buffer);
     assert_eq!(style_of(&buffer, "HALF-OPEN"), (Color::Yellow, Modifier::BOLD | Modifier::REVERSED));
@@ -250,8 +255,8 @@ fn no_color_draws_none_and_ascii_is_ascii() {
 fn every_size_is_survived() {
     let mut model = played(31, opened);
     model.feed(transition(20_300, BreakerState::Closed, BreakerState::Open, TransitionReason::SlowRate));
-    for width in (1..200).step_by(7) {
-        for height in (1..70).step_by(3) {
+    for width in (1..200).step_by(13) {
+        for height in (1..70).step_by(4) {
             for curl in [false, true] {
                 paint(&model, (width, height), Screen { scroll: 3, curl }, COLOR);
             }
