@@ -98,7 +98,7 @@ fn request(
 pub(crate) fn retry_after(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let headers: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once(": ")).collect();
-    let now = UNIX_EPOCH + Duration::from_secs(1_767_225_600);
+    let now = UNIX_EPOCH + Duration::from_secs(1_767_225_601);
     let wait = retry_after::retry_after(
         |name| headers.iter().find(|(header, _)| *header == name).map(|(_, value)| *value),
         now,

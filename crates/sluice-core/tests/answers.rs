@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use serde_json::{Value, json};
 use sluice_core::sse::Event;
 use sluice_core::wire::{Delta, Fact, Operation, StreamReader, Usage};
@@ -238,7 +239,15 @@ fn operations_without_streams_have_no_facts() {
     assert_eq!(one(Operation::Embeddings, &json!({"error": {"type": "x"}})), Fact::default());
 }
 
+/// A failure's seed is printed and kept in a file beside this one, and is run first from then on.
+fn cases(cases: u32) -> ProptestConfig {
+    let kept = FileFailurePersistence::WithSource("regressions");
+    ProptestConfig { cases, failure_persistence: Some(Box::new(kept)), ..ProptestConfig::default() }
+}
+
 proptest! {
+    #![proptest_config(cases(256))]
+
     #[test]
     fn any_text_is_one_token(text in prop_oneof![any::<String>(), prop::sample::select(&TRICKS[..]).prop_map(str::to_owned)]) {
         prop_assume!(!text.is_empty());

@@ -67,12 +67,11 @@ fn run(target: &str, check: fn(&[u8])) {
     let changed =
         (0..rounds).map(|round| change(&corpus[round as usize % corpus.len()], &corpus, &mut draws));
     for input in corpus.iter().cloned().chain(changed) {
-        if catch_unwind(AssertUnwindSafe(|| check(&input))).is_err() {
-            panic!(
-                "{target} fails (SLUICE_FUZZ_SEED={seed} SLUICE_FUZZ_ROUNDS={rounds}) for {}",
-                input.escape_ascii()
-            );
-        }
+        assert!(
+            catch_unwind(AssertUnwindSafe(|| check(&input))).is_ok(),
+            "{target} fails (SLUICE_FUZZ_SEED={seed} SLUICE_FUZZ_ROUNDS={rounds}) for {}",
+            input.escape_ascii()
+        );
     }
 }
 

@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use sluice_core::relay::{Relay, UsageChunk};
 use sluice_core::wire::Operation;
 
@@ -117,8 +118,14 @@ fn comments_wait_for_nothing() {
     assert_eq!((client.as_slice(), pings), (&b": keep-alive\n"[..], 1));
 }
 
+/// A failure's seed is printed and kept in a file beside this one, and is run first from then on.
+fn cases(cases: u32) -> ProptestConfig {
+    let kept = FileFailurePersistence::WithSource("regressions");
+    ProptestConfig { cases, failure_persistence: Some(Box::new(kept)), ..ProptestConfig::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(cases(1_000))]
 
     #[test]
     fn whatever_comes_reaches_the_client(

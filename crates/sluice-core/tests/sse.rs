@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use sluice_core::sse::{Decoded, Decoder};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -220,8 +221,14 @@ fn stream_bytes() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(piece, 0..60).prop_map(|pieces| pieces.concat())
 }
 
+/// A failure's seed is printed and kept in a file beside this one, and is run first from then on.
+fn cases(cases: u32) -> ProptestConfig {
+    let kept = FileFailurePersistence::WithSource("regressions");
+    ProptestConfig { cases, failure_persistence: Some(Box::new(kept)), ..ProptestConfig::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_500))]
+    #![proptest_config(cases(1_500))]
 
     #[test]
     fn decoding_is_the_standards(stream in stream_bytes()) {

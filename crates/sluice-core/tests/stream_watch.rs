@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use sluice_core::classify::Happening;
 use sluice_core::outcome::Verdict;
 use sluice_core::policy::{ClassifyRule, Slow, SlowCounts};
@@ -399,8 +400,14 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
+/// A failure's seed is printed and kept in a file beside this one, and is run first from then on.
+fn cases(cases: u32) -> ProptestConfig {
+    let kept = FileFailurePersistence::WithSource("regressions");
+    ProptestConfig { cases, failure_persistence: Some(Box::new(kept)), ..ProptestConfig::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(cases(2_000))]
 
     /// Whatever comes in whatever order: one verdict (and at most one later stall of a probe that
     /// succeeded), timers that move on, and an end no later than the deadlines say.

@@ -24,6 +24,7 @@ mod request;
 mod rewrite;
 mod scan;
 mod stream;
+mod text;
 mod usage;
 
 pub use answer::{AnswerFacts, ProviderError, read_answer};

@@ -10,15 +10,17 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::Operation;
+use super::text::{Role, Text, TextOf};
 
 /// Longest model name.
 const MODEL_MAX: usize = 256;
-/// Nothing asks for more output than this; larger numbers are cut to it.
-const OUTPUT_MAX: u64 = 1 << 40;
+/// Nothing asks for more output than this; larger numbers are cut to it, so that the buckets' arithmetic in
+/// fractions of a token stays exact.
+const OUTPUT_MAX: u64 = 1 << 32;
 
 /// What a body asks for. Nothing of its text is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -59,7 +61,7 @@ impl MaxOutput {
     /// Over all choices; `None` when no maximum is named.
     #[must_use]
     pub fn total(self) -> Option<u64> {
-        self.per_choice.map(|tokens| tokens.saturating_mul(self.choices.max(1)))
+        self.per_choice.map(|tokens| tokens.saturating_mul(self.choices.max(1)).min(OUTPUT_MAX))
     }
 }
 
@@ -314,202 +316,4 @@ impl<'de> serde::Deserialize<'de> for Key {
         }
         deserializer.deserialize_identifier(KeyVisitor)
     }
-}
-
-/// What a value that costs input tokens amounts to.
-#[derive(Debug, Default)]
-struct Text {
-    bytes: u64,
-    numbers: u64,
-    binary_parts: u32,
-    /// Elements of the outermost array.
-    elements: u64,
-    /// Strings and arrays in the outermost array; 1 for a string.
-    prompts: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
-    /// `prompt` and `input`: numbers are tokens.
-    Input,
-    Text,
-    /// Tool definitions: names of members cost tokens too.
-    Schema,
-    /// Deeper inside one of them.
-    InnerInput,
-    InnerText,
-    InnerSchema,
-    /// Base64 or a URL: counts as one part.
-    Binary,
-    /// Base64, a URL or plain text, as its `type` says.
-    Source,
-}
-
-impl Role {
-    const fn inner(self) -> Self {
-        match self {
-            Self::Input | Self::InnerInput => Self::InnerInput,
-            Self::Text | Self::InnerText | Self::Source => Self::InnerText,
-            Self::Schema | Self::InnerSchema => Self::InnerSchema,
-            Self::Binary => Self::Binary,
-        }
-    }
-
-    const fn outermost(self) -> bool {
-        matches!(self, Self::Input | Self::Text | Self::Schema)
-    }
-
-    /// The role of a member of an object.
-    const fn of_member(self, name: Name) -> Self {
-        match (self.inner(), name) {
-            // A schema may well describe a member of that name.
-            (Self::InnerSchema, _) => Self::InnerSchema,
-            (_, Name::Binary) => Self::Binary,
-            (_, Name::Source) => Self::Source,
-            (inner, _) => inner,
-        }
-    }
-}
-
-/// The name of a member inside messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Name {
-    /// What OpenAI's parts keep images, sounds and files in.
-    Binary,
-    /// What Anthropic's parts keep them in, and plain text too: its `type` tells.
-    Source,
-    Type,
-    Other {
-        length: u64,
-    },
-}
-
-impl<'de> serde::Deserialize<'de> for Name {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NameVisitor;
-        impl Visitor<'_> for NameVisitor {
-            type Value = Name;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a member's name")
-            }
-            fn visit_str<E>(self, name: &str) -> Result<Name, E> {
-                Ok(match name {
-                    "image_url" | "input_audio" | "file_data" | "file_url" | "file_id" => Name::Binary,
-                    "source" => Name::Source,
-                    "type" => Name::Type,
-                    _ => Name::Other { length: name.len() as u64 },
-                })
-            }
-        }
-        deserializer.deserialize_identifier(NameVisitor)
-    }
-}
-
-struct TextOf<'t> {
-    text: &'t mut Text,
-    role: Role,
-}
-
-impl<'de> DeserializeSeed<'de> for TextOf<'_> {
-    type Value = ();
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        if self.role == Role::Binary {
-            self.text.binary_parts = self.text.binary_parts.saturating_add(1);
-            return deserializer.deserialize_ignored_any(IgnoredAny).map(drop);
-        }
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for TextOf<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("any value")
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<(), E> {
-        self.text.bytes += text.len() as u64;
-        if self.role.outermost() {
-            self.text.prompts = 1;
-        }
-        Ok(())
-    }
-
-    fn visit_u64<E>(self, _number: u64) -> Result<(), E> {
-        if matches!(self.role, Role::Input | Role::InnerInput) {
-            self.text.numbers += 1;
-        }
-        Ok(())
-    }
-
-    fn visit_i64<E>(self, _number: i64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_f64<E>(self, _number: f64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_bool<E>(self, _value: bool) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        let inner = self.role.inner();
-        let mut count = 0_u64;
-        let numbers_before = self.text.numbers;
-        while seq.next_element_seed(TextOf { text: &mut *self.text, role: inner })?.is_some() {
-            count += 1;
-        }
-        if self.role.outermost() {
-            self.text.elements = count;
-            let flat_numbers = self.text.numbers - numbers_before == count && count > 0;
-            // One array of numbers is one prompt; an array of arrays has as many as it has elements.
-            self.text.prompts = if flat_numbers && self.text.bytes == 0 { 1 } else { count };
-        }
-        Ok(())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        if self.role == Role::Source {
-            return source(self.text, map);
-        }
-        while let Some(name) = map.next_key::<Name>()? {
-            if let (Role::InnerSchema, Name::Other { length }) = (self.role.inner(), name) {
-                self.text.bytes += length;
-            }
-            let role = self.role.of_member(name);
-            map.next_value_seed(TextOf { text: &mut *self.text, role })?;
-        }
-        if self.role.outermost() {
-            self.text.elements = 1;
-        }
-        Ok(())
-    }
-}
-
-/// Anthropic's `source`: text when its `type` is none of the binary ones.
-fn source<'de, A: MapAccess<'de>>(text: &mut Text, mut map: A) -> Result<(), A::Error> {
-    let mut inside = Text::default();
-    let mut binary = false;
-    while let Some(name) = map.next_key::<Name>()? {
-        if name == Name::Type {
-            let kind = map.next_value::<serde_json::Value>()?;
-            binary = matches!(kind.as_str(), Some("base64" | "url" | "file"));
-        } else {
-            map.next_value_seed(TextOf { text: &mut inside, role: Role::InnerText })?;
-        }
-    }
-    if binary {
-        text.binary_parts = text.binary_parts.saturating_add(1);
-    } else {
-        text.bytes += inside.bytes;
-        text.binary_parts = text.binary_parts.saturating_add(inside.binary_parts);
-    }
-    Ok(())
 }
