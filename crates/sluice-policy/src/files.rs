@@ -223,7 +223,7 @@ impl Memory {
         }
         pass.seen.insert(object.clone(), here);
         match document.outcome {
-            Ok(resource) => pass.changes.applied.extend(self.good(object, file, resource, now_ms)),
+            Ok(resource) => pass.changes.applied.extend(self.good(&object, file, resource, now_ms)),
             Err(problems) => {
                 let why = problems.first().map_or_else(String::new, ToString::to_string);
                 pass.changes.problems.extend(problems);
@@ -233,7 +233,7 @@ impl Memory {
     }
 
     /// A version that can be used; what came of it when it is another than before.
-    fn good(&mut self, object: ObjectName, file: &str, resource: Resource, now_ms: u64) -> Option<Resource> {
+    fn good(&mut self, object: &ObjectName, file: &str, resource: Resource, now_ms: u64) -> Option<Resource> {
         let content = content(&resource);
         let known = self.objects.entry(object.clone()).or_insert_with(|| Known::new(file));
         file.clone_into(&mut known.file);
@@ -245,7 +245,7 @@ impl Memory {
                 stamped.content = content;
             }
             None => {
-                let uid = uid(&object, now_ms);
+                let uid = uid(object, now_ms);
                 known.good = Some(Stamped { content, uid, created_ms: now_ms, generation: 1 });
             }
         }

@@ -101,7 +101,7 @@ struct Inner {
     next: u64,
     told: BTreeSet<(TargetId, u64)>,
     told_in_order: VecDeque<(TargetId, u64)>,
-    /// The last transition of each target that is connected.
+    /// The last transition of each target, for as long as agents have it or there is room.
     last: BTreeMap<TargetId, TargetTransition>,
     dropped: u64,
 }
@@ -318,8 +318,10 @@ impl Inner {
         {
             self.told.remove(&oldest);
         }
-        let connected: BTreeSet<TargetId> = self.streams.values().flat_map(Stream::given_targets).collect();
-        self.last.retain(|target, _| connected.contains(target));
+        if self.last.len() >= REMEMBERED {
+            let given: BTreeSet<TargetId> = self.streams.values().flat_map(Stream::given_targets).collect();
+            self.last.retain(|target, _| given.contains(target));
+        }
         let newer = |last: &TargetTransition| last.transition.epoch < transition.transition.epoch;
         if self.last.get(&transition.target).is_none_or(newer) {
             self.last.insert(transition.target.clone(), transition.clone());

@@ -171,7 +171,7 @@ async fn a_slow_agent_gets_only_the_newest() {
         // Gives the service the chance to send, if it wants to.
         tokio::task::yield_now().await;
     }
-    let newest = plane.newest_version(&large(100));
+    let newest = agent::newest_version(&large(100));
     let mut received = 0;
     let mut version = first.version;
     while version != newest {

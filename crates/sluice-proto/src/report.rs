@@ -193,12 +193,12 @@ impl Report {
         Ok(Self {
             transitions: Field("transitions")
                 .entries(wire.transitions, 0..=bounds::TRANSITIONS)?
-                .into_iter()
+                .iter()
                 .map(TargetTransition::decode)
                 .collect::<Result<_, _>>()?,
             targets: Field("targets")
                 .entries(wire.targets, 0..=bounds::REPORTED_TARGETS)?
-                .into_iter()
+                .iter()
                 .map(TargetAggregate::decode)
                 .collect::<Result<_, _>>()?,
             store: wire.store.map(StoreHealth::decode).transpose()?,
@@ -222,7 +222,7 @@ impl TargetTransition {
         }
     }
 
-    fn decode(wire: v1::Transition) -> Result<Self, InvalidField> {
+    fn decode(wire: &v1::Transition) -> Result<Self, InvalidField> {
         Ok(Self {
             target: target_id(&wire.target_id)?,
             transition: Transition {
@@ -258,7 +258,7 @@ impl TargetAggregate {
         }
     }
 
-    fn decode(wire: v1::TargetAggregate) -> Result<Self, InvalidField> {
+    fn decode(wire: &v1::TargetAggregate) -> Result<Self, InvalidField> {
         let breaker = |wire: v1::BreakerSeen| {
             Ok::<_, InvalidField>(BreakerSeen {
                 state: BreakerState::read(wire.state, "targets.breaker.state")?,

@@ -115,7 +115,7 @@ fn each_refusal_names_field_value_and_bound() {
         (
             |r| {
                 breaker(r).ramp.as_mut().unwrap().duration =
-                    Some(prost_types::Duration { seconds: -1, nanos: 0 })
+                    Some(prost_types::Duration { seconds: -1, nanos: 0 });
             },
             &["ramp.duration is -1 s"],
         ),
@@ -164,32 +164,24 @@ fn long_values_are_cut_in_errors() {
 
 #[test]
 fn zeros_stay_zeros() {
+    let zero = Some(prost_types::Duration::default());
     let mut route = sample();
     rules(&mut route).quota = Some(v1::QuotaGroup {
         origin: Some(v1::GroupOrigin { mode: v1::Mode::Enforce as i32, source: None }),
         tokens_per_minute: Some(0),
         requests_per_minute: None,
-        pushback: encode::route(&decode::route(sample()).unwrap()).targets[0]
-            .rules
-            .as_ref()
-            .and_then(|rules| rules.quota.as_ref())
-            .map_or_else(default_pushback, |quota| quota.pushback),
+        pushback: Some(v1::Pushback {
+            max_pause: zero,
+            default_pause: zero,
+            shrink_percent: 90,
+            floor_percent: 10,
+            recovery_percent_per_second: 0,
+            recovery_delay: zero,
+        }),
         ..Default::default()
     });
     let quota = decode::route(route).unwrap().targets[0].rules.quota.clone().unwrap().rules;
     assert_eq!(quota.tokens_per_minute, Some(0));
     assert_eq!(quota.requests_per_minute, None);
-    assert_eq!(quota.burst_tokens, 0);
-}
-
-fn default_pushback() -> Option<v1::Pushback> {
-    let zero = Some(prost_types::Duration::default());
-    Some(v1::Pushback {
-        max_pause: zero,
-        default_pause: zero,
-        shrink_percent: 90,
-        floor_percent: 10,
-        recovery_percent_per_second: 1,
-        recovery_delay: zero,
-    })
+    assert_eq!((quota.burst_tokens, quota.pushback.recovery_percent_per_second), (0, 0));
 }

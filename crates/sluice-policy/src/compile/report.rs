@@ -155,7 +155,7 @@ pub(super) fn policy(
     let ancestors = ancestors.into_iter().map(|ancestor| {
         let sections = refs.iter().filter(|reference| Ancestor::of(reference) == ancestor);
         let sections = sections.filter_map(|reference| reference.section_name.as_deref()).collect();
-        ancestor_report(entry, ancestor, &Named { sections, standings, routes })
+        ancestor_report(entry, &ancestor, &Named { sections, standings, routes })
     });
     PolicyReport { object, ancestors: ancestors.collect() }
 }
@@ -168,13 +168,13 @@ struct Named<'a> {
     routes: &'a BTreeMap<Key, RouteEntry>,
 }
 
-fn ancestor_report(entry: &PolicyEntry, ancestor: Ancestor, named: &Named<'_>) -> AncestorReport {
+fn ancestor_report(entry: &PolicyEntry, ancestor: &Ancestor, named: &Named<'_>) -> AncestorReport {
     let key = &entry.age.key;
     let nothing = Standing::default();
     let standing = named.standings.get(&(key.clone(), ancestor.clone())).unwrap_or(&nothing);
-    let (accepted, programmed) = judge(entry, &ancestor, standing, named);
+    let (accepted, programmed) = judge(entry, ancestor, standing, named);
     AncestorReport {
-        ancestor: ancestor_ref(key, &ancestor),
+        ancestor: ancestor_ref(key, ancestor),
         accepted,
         programmed,
         routes: standing.routes.clone(),

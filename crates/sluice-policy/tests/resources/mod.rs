@@ -75,7 +75,7 @@ pub fn policy_of(name: &str, age: i64, generation: i64, refs: &[&str], groups: &
 pub fn broken_route(name: &str, age: i64, generation: i64) -> ModelRoute {
     let mut route = route(name, age);
     route.metadata.generation = Some(generation);
-    route.spec.targets[0].endpoint = "ftp://one.example".to_owned();
+    "ftp://one.example".clone_into(&mut route.spec.targets[0].endpoint);
     route
 }
 
