@@ -68,3 +68,24 @@ impl JsonSchema for DurationString {
         json_schema!({ "type": "string", "pattern": DURATION_PATTERN, "maxLength": MAX_LENGTH })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_a_string_in_manifests() {
+        let read: DurationString = serde_json::from_str("\"90s\"").unwrap();
+        assert_eq!(read.0, Duration::from_secs(90));
+        assert_eq!(serde_json::to_string(&read).unwrap(), "\"1m30s\"");
+        assert!(serde_json::from_str::<DurationString>("\"-1s\"").is_err());
+        assert!(serde_json::from_str::<DurationString>("90").is_err());
+    }
+
+    #[test]
+    fn the_longest_string_of_the_pattern_fits() {
+        let longest = "99999ms".repeat(4);
+        assert_eq!(longest.len(), MAX_LENGTH as usize);
+        assert!(longest.parse::<DurationString>().is_ok());
+    }
+}

@@ -329,7 +329,8 @@ pub struct Target {
     #[schemars(length(min = 1, max = bounds::LABEL), regex(pattern = bounds::LABEL_PATTERN))]
     pub dependency: Option<String>,
 
-    /// What the provider is shown. Required, so that nobody's key goes anywhere by omission.
+    /// What the provider is shown: the value of a Secret, what the caller sent, or nothing. Required, so that
+    /// nobody's key goes anywhere by omission.
     pub credential: Credential,
 
     /// Lower first.
@@ -498,4 +499,59 @@ pub struct DegradedBackend {
     /// Base URL; the path of the request is appended.
     #[schemars(length(min = 1, max = bounds::URL))]
     pub endpoint: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn money_is_read_exactly() {
+        for (text, micros) in [
+            ("0", 0),
+            ("2.50", 2_500_000),
+            ("10", 10_000_000),
+            ("0.000001", 1),
+            ("999999.999999", 999_999_999_999),
+        ] {
+            assert_eq!(money_micros(text), Some(micros), "{text}");
+        }
+        for text in ["", ".", "1.", ".5", "-1", "1,5", "1.2.3", "1234567", "0.1234567", "1e3", " 1"] {
+            assert_eq!(money_micros(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_selector_selects_as_kubernetes_does() {
+        let labels =
+            BTreeMap::from([("app".to_owned(), "chat".to_owned()), ("tier".to_owned(), "web".to_owned())]);
+        let requirement = |key: &str, operator, values: &[&str]| WorkloadSelector {
+            match_expressions: vec![LabelRequirement {
+                key: key.to_owned(),
+                operator,
+                values: values.iter().map(|value| (*value).to_owned()).collect(),
+            }],
+            ..WorkloadSelector::default()
+        };
+        let matching = |key: &str, value: &str| WorkloadSelector {
+            match_labels: BTreeMap::from([(key.to_owned(), value.to_owned())]),
+            ..WorkloadSelector::default()
+        };
+        for (selector, selected) in [
+            (WorkloadSelector::default(), true),
+            (matching("app", "chat"), true),
+            (matching("app", "search"), false),
+            (matching("zone", "a"), false),
+            (requirement("app", LabelOperator::In, &["chat", "search"]), true),
+            (requirement("zone", LabelOperator::In, &["a"]), false),
+            (requirement("app", LabelOperator::NotIn, &["chat"]), false),
+            (requirement("zone", LabelOperator::NotIn, &["a"]), true),
+            (requirement("app", LabelOperator::Exists, &[]), true),
+            (requirement("zone", LabelOperator::Exists, &[]), false),
+            (requirement("app", LabelOperator::DoesNotExist, &[]), false),
+            (requirement("zone", LabelOperator::DoesNotExist, &[]), true),
+        ] {
+            assert_eq!(selector.selects(&labels), selected, "{selector:?}");
+        }
+    }
 }

@@ -194,6 +194,32 @@ fn a_string_of_300_kb_is_refused_in_a_short_message() {
 }
 
 #[test]
+fn hostile_sizes_end_soon_and_in_few_words() {
+    let head = "apiVersion: sluice.dev/v1alpha1\nkind: ModelRoute\nmetadata: {name: chat}\n";
+    let many = (0..20_000).map(|index| format!("  unknown{index}: 1")).collect::<Vec<_>>().join("\n");
+    let found = problems("many.yaml", &format!("{head}spec:\n{many}"));
+    assert_eq!(found.len(), check::MAX_PROBLEMS + 1);
+    assert!(found[check::MAX_PROBLEMS].message.contains("more problems"), "{}", found[check::MAX_PROBLEMS]);
+
+    let found = problems(
+        "list.yaml",
+        &format!("{head}spec:\n  targets: []\n  models:\n{}", "  - a\n".repeat(100_000)),
+    );
+    assert!(found.len() <= 3, "{found:?}");
+
+    // nine levels of nine aliases each
+    let level = |level: usize| {
+        let item = if level == 0 { "x".to_owned() } else { format!("*a{}", level - 1) };
+        format!("a{level}: &a{level} [{}]", [item.as_str(); 9].join(", "))
+    };
+    let laughs = (0..9).map(level).collect::<Vec<_>>().join("\n");
+    assert!(problems("laughs.yaml", &laughs)[0].message.contains("is no YAML"));
+
+    let large = " ".repeat(check::MAX_TEXT_BYTES + 1);
+    assert!(problems("large.yaml", &large)[0].message.contains("at most"));
+}
+
+#[test]
 fn a_broken_document_holds_only_itself() {
     let good = "apiVersion: sluice.dev/v1alpha1\nkind: ModelRoute\nmetadata: {name: NAME}\nspec:\n  models: [NAME]\n  targets:\n  - {name: a, provider: OpenAI, endpoint: 'https://a', credential: {type: None}}\n";
     let text = format!(

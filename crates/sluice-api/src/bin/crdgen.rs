@@ -8,7 +8,7 @@
 //! `docs/api.md`). With `--check` nothing is written: it fails when a file is not what would be written.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use sluice_api::crd::Kind;
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     let crds = paths.next().unwrap_or_else(|| "crds".into());
     let api = paths.next().unwrap_or_else(|| "docs/api.md".into());
 
-    match generate(crds, api).and_then(|files| if check { compare(&files) } else { write(&files) }) {
+    match generate(&crds, api).and_then(|files| if check { compare(&files) } else { write(&files) }) {
         Ok(stale) if stale.is_empty() => ExitCode::SUCCESS,
         Ok(stale) => {
             for path in stale {
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn generate(crds: PathBuf, api: PathBuf) -> io::Result<Vec<(PathBuf, String)>> {
+fn generate(crds: &Path, api: PathBuf) -> io::Result<Vec<(PathBuf, String)>> {
     let mut files = Vec::new();
     for kind in Kind::ALL {
         files.push((crds.join(kind.file()), kind.yaml().map_err(io::Error::other)?));

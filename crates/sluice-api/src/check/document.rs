@@ -8,7 +8,7 @@ use super::locate::line_of;
 use super::nearest::nearest;
 use super::problem::shown;
 use super::schema::{self, Violation};
-use super::{Document, ObjectName, Problem, Resource, secret};
+use super::{Document, MAX_PROBLEMS, ObjectName, Problem, Resource, secret};
 use crate::crd::Kind;
 use crate::rule::bounds;
 use crate::{API_VERSION, GROUP, VERSION};
@@ -85,24 +85,37 @@ fn parse(text: &str) -> Result<Value, (usize, String)> {
 /// One object; `prefix` is its place in a List.
 fn one(file: &str, part: &Part, prefix: &str, value: &Value) -> Document {
     let object = name(value);
+    let line = line_of(&part.text, prefix).unwrap_or(0) + part.line;
     let outcome = resource(value.clone()).map_err(|violations| {
-        violations
+        let more = violations.len().saturating_sub(MAX_PROBLEMS);
+        let of_object = |line| Problem {
+            object: object.as_ref().map(ToString::to_string),
+            ..Problem::of_file(file, line)
+        };
+        let mut problems: Vec<Problem> = violations
             .into_iter()
+            .take(MAX_PROBLEMS)
             .map(|violation| {
                 let field = format!("{prefix}{}", violation.field);
                 Problem {
-                    file: file.to_owned(),
-                    line: line_of(&part.text, &field).map(|line| part.line + line),
-                    object: object.as_ref().map(ToString::to_string),
+                    field: field.clone(),
                     value: violation.value.as_ref().and_then(|value| shown(&violation.field, value)),
-                    field,
                     message: violation.message,
                     fix: violation.fix,
+                    ..of_object(line_of(&part.text, &field).map(|line| part.line + line))
                 }
             })
-            .collect()
+            .collect();
+        if more > 0 {
+            let message = format!("has {more} more problems");
+            problems.push(Problem {
+                message,
+                fix: "correct these first".to_owned(),
+                ..of_object(Some(line))
+            });
+        }
+        problems
     });
-    let line = line_of(&part.text, prefix).unwrap_or(0) + part.line;
     Document { line, object, outcome }
 }
 

@@ -9,6 +9,7 @@
 //!
 //! Edge rules
 //! - A text that is no YAML is one problem with its line; the documents after the next `---` are still read.
+//! - The parser reads YAML 1.2: `yes`, `no`, `on` and `off` are strings here and booleans for kubectl.
 //! - Kinds of other API groups are none of our business and come back as [`Resource::Other`]; a kind that
 //!   `sluice.dev` does not have is a problem.
 //! - An object without a namespace is in `default`. Its `status` is dropped, as an API server does.
@@ -29,6 +30,9 @@ use k8s_openapi::api::core::v1::Secret;
 pub use problem::Problem;
 
 use crate::{ModelRoute, ReliabilityPolicy};
+
+/// Most problems that are told of one document.
+pub const MAX_PROBLEMS: usize = 20;
 
 /// Largest text that is read: far above any manifest, far below what hurts.
 pub const MAX_TEXT_BYTES: usize = 8 * 1024 * 1024;

@@ -16,6 +16,9 @@ use super::nearest::nearest;
 use crate::crd::Kind;
 use crate::rule::bounds;
 
+/// A walk that has found this much ends: nobody reads more, and a hostile file could make it take for ever.
+const ENOUGH: usize = 100;
+
 /// Something that the schema refuses.
 #[derive(Debug)]
 pub(super) struct Violation {
@@ -62,7 +65,8 @@ pub(super) fn check(kind: Kind, object: &mut Value) -> Result<(), Vec<Violation>
     let known = ["apiVersion", "kind", "metadata", "spec"];
     violations.extend(
         root.filter(|(field, _)| !known.contains(&field.as_str()))
-            .map(|(field, value)| unknown("", field, value, known.into_iter())),
+            .map(|(field, value)| unknown("", field, value, known.into_iter()))
+            .take(ENOUGH),
     );
     let spec_schema = &schema["properties"]["spec"];
     match object.get_mut("spec") {
@@ -108,6 +112,11 @@ fn structure(path: &str, schema: &Value, value: &Value, out: &mut Vec<Violation>
             integer(path, schema, value, out);
         }
         ("boolean", Value::Bool(_)) => {}
+        // "60" is no duration either, so quotes are no advice.
+        ("string", Value::Number(_)) if schema["pattern"] == DURATION_PATTERN => {
+            let (message, fix) = meaning(DURATION_PATTERN);
+            out.push(Violation::new(path, value, message, fix).blocking());
+        }
         _ => out.push(wrong_type(path, value, wanted)),
     }
 }
@@ -116,6 +125,7 @@ fn object(path: &str, schema: &Value, map: &Map<String, Value>, out: &mut Vec<Vi
     if let Some(max) = limit(schema, "maxProperties").filter(|max| map.len() > *max) {
         let message = format!("has {} entries, at most {max} are allowed", map.len());
         out.push(Violation::new(path, &Value::Null, message, "remove some").blocking());
+        return;
     }
     for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         if !map.contains_key(name) {
@@ -124,6 +134,9 @@ fn object(path: &str, schema: &Value, map: &Map<String, Value>, out: &mut Vec<Vi
     }
     let fields = schema["properties"].as_object();
     for (name, value) in map {
+        if out.len() >= ENOUGH {
+            return;
+        }
         let child = format!("{path}.{name}");
         match fields.and_then(|fields| fields.get(name)) {
             Some(field) => structure(&child, field, value, out),
@@ -144,6 +157,7 @@ fn array(path: &str, schema: &Value, items: &[Value], out: &mut Vec<Violation>) 
     let count = |message: String, fix: &str| Violation::new(path, &Value::Null, message, fix).blocking();
     if let Some(max) = limit(schema, "maxItems").filter(|max| items.len() > *max) {
         out.push(count(format!("has {} items, at most {max} are allowed", items.len()), "remove some"));
+        return;
     }
     if let Some(min) = limit(schema, "minItems").filter(|min| items.len() < *min) {
         out.push(count(format!("has {} items, at least {min} is needed", items.len()), "add one"));
@@ -254,7 +268,7 @@ fn wrong_type(path: &str, value: &Value, wanted: &str) -> Violation {
         ("string", Value::Number(_) | Value::Bool(_)) => "put it in quotes",
         ("integer", Value::String(_)) => "write a whole number without quotes",
         ("integer", Value::Number(_)) => "write a whole number",
-        ("array", _) => "write a list: items with - before them, or [a, b]",
+        ("array", _) => "write a list: each item after a dash, or [a, b]",
         ("object", _) => "write fields below it",
         _ => "change its type",
     };
@@ -262,9 +276,11 @@ fn wrong_type(path: &str, value: &Value, wanted: &str) -> Violation {
 }
 
 fn missing(path: &str, description: &Value) -> Violation {
-    let first =
-        description.as_str().unwrap_or_default().split(". ").next().unwrap_or_default().trim_end_matches('.');
-    let fix = if first.is_empty() { "add it".to_owned() } else { format!("add it: {first}") };
+    let first = description.as_str().unwrap_or_default().split(". ").next().unwrap_or_default();
+    let fix = match first.trim_end_matches('.') {
+        "" => "add it".to_owned(),
+        first => format!("add it ({first})"),
+    };
     Violation { value: None, ..Violation::new(path, &Value::Null, "is required", fix) }.blocking()
 }
 
