@@ -24,6 +24,7 @@ use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 use std::thread;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, Receiver};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -71,6 +72,7 @@ pub async fn run(
     stop: CancellationToken,
 ) -> io::Result<()> {
     let (done, ended) = oneshot::channel();
+    let runtime = Handle::current();
     let body = move || {
         let mut model = Model::new(intro);
         let result = match surface {
@@ -80,7 +82,7 @@ pub async fn run(
                 // The screen is gone with what it showed; this stays in the scrollback.
                 shown.and_then(|()| write_lines(&plain::epilogue(&model)))
             }
-            Surface::Lines => write_all(&mut model, &mut inputs, &stop),
+            Surface::Lines => write_all(&mut model, &mut inputs, &stop, &runtime),
         };
         let _ = done.send(result);
     };
@@ -96,10 +98,14 @@ pub async fn run(
     }
 }
 
-fn write_all(model: &mut Model, inputs: &mut Receiver<Input>, stop: &CancellationToken) -> io::Result<()> {
+fn write_all(
+    model: &mut Model,
+    inputs: &mut Receiver<Input>,
+    stop: &CancellationToken,
+    runtime: &Handle,
+) -> io::Result<()> {
     let mut plain = Plain::default();
-    while !stop.is_cancelled() {
-        let Some(input) = inputs.blocking_recv() else { break };
+    while let Some(Some(input)) = runtime.block_on(stop.run_until_cancelled(inputs.recv())) {
         model.feed(input);
         write_lines(&plain.lines(model))?;
     }
@@ -135,5 +141,26 @@ fn feed_all(model: &mut Model, inputs: &mut Receiver<Input>) -> Fed {
             Err(mpsc::error::TryRecvError::Empty) => return fed,
             Err(mpsc::error::TryRecvError::Disconnected) => return Fed::Ended,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn lines_end_when_told_and_when_nobody_feeds_them_any_more() {
+        let within = Duration::from_secs(30);
+        let (feed, inputs) = channel();
+        let stop = CancellationToken::new();
+        let shown = tokio::spawn(run(Surface::Lines, Intro::default(), inputs, stop.clone()));
+        stop.cancel();
+        tokio::time::timeout(within, shown).await.unwrap().unwrap().unwrap();
+        drop(feed);
+
+        let (feed, inputs) = channel();
+        drop(feed);
+        let shown = run(Surface::Lines, Intro::default(), inputs, CancellationToken::new());
+        tokio::time::timeout(within, shown).await.unwrap().unwrap();
     }
 }
