@@ -1,7 +1,5 @@
 //! OpenAI's text completions.
 
-use serde_json::{Value, json};
-
 use crate::content::Piece;
 use crate::json::escape;
 use crate::scenario::ErrorKind;
@@ -58,15 +56,9 @@ impl Dialect for CompletionStream {
     fn close(&mut self, sink: &mut Sink) {
         self.chunk("", &format!("\"{}\"", chat::finish(self.reply.content.finish)), sink);
         if self.asked() {
-            let chunk = json!({
-                "id": id(&self.reply),
-                "object": "text_completion",
-                "created": CREATED,
-                "model": self.reply.model,
-                "choices": [],
-                "usage": chat::usage(&self.reply),
-            });
-            sink.event(None, &[chunk.to_string().as_bytes()]);
+            let head = self.head.split(r#""choices""#).next().unwrap_or_default();
+            let usage = chat::usage(&self.reply);
+            sink.event(None, &[head.as_bytes(), br#""choices":[],"usage":"#, usage.as_bytes(), b"}"]);
         }
         self.done(sink);
     }
@@ -84,19 +76,17 @@ impl Dialect for CompletionStream {
     }
 }
 
-pub(crate) fn plain(reply: &Reply) -> Value {
+pub(crate) fn plain(reply: &Reply) -> String {
     let text = reply.content.reasoning_text() + &reply.content.text();
-    let mut answer = json!({
-        "id": id(reply),
-        "object": "text_completion",
-        "created": CREATED,
-        "model": reply.model,
-        "choices": [{"index": 0, "text": text, "logprobs": null, "finish_reason": chat::finish(reply.content.finish)}],
-    });
-    if reply.reports_usage() {
-        answer["usage"] = chat::usage(reply);
-    }
-    answer
+    let usage =
+        if reply.reports_usage() { format!(r#","usage":{}"#, chat::usage(reply)) } else { String::new() };
+    format!(
+        r#"{{"id":"{}","object":"text_completion","created":{CREATED},"model":"{}","choices":[{{"index":0,"text":"{}","logprobs":null,"finish_reason":"{}"}}]{usage}}}"#,
+        id(reply),
+        escape(&reply.model),
+        escape(&text),
+        chat::finish(reply.content.finish)
+    )
 }
 
 fn id(reply: &Reply) -> String {

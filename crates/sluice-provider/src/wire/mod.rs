@@ -73,13 +73,13 @@ pub(crate) fn stream(api: Api, reply: Reply) -> Box<dyn Dialect> {
 
 /// The plain answer of an API that generates.
 pub(crate) fn plain(api: Api, reply: &Reply) -> Bytes {
-    let value = match api {
+    let text = match api {
         Api::Completions => completions::plain(reply),
-        Api::Responses => responses::plain(reply),
-        Api::Messages => anthropic::plain(reply),
+        Api::Responses => responses::plain(reply).to_string(),
+        Api::Messages => anthropic::plain(reply).to_string(),
         _ => chat::plain(reply),
     };
-    Bytes::from(value.to_string())
+    Bytes::from(text)
 }
 
 /// A chunk that lacks its end.
