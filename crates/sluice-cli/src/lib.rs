@@ -1,1 +1,14 @@
-//! The sluice command: run, check, and more
+//! The `sluice` command.
+//!
+//! | module | command |
+//! |---|---|
+//! | [`run`] | `sluice run`: control plane, agents and, on request, scripted providers in one process |
+//! | [`view`] | the live view of a run, in a terminal or as lines |
+//! | [`check`] | `sluice check`: manifests against everything the API server would refuse, offline |
+//! | [`console`] | what is printed, and where |
+
+pub mod check;
+mod clock;
+pub mod console;
+pub mod run;
+pub mod view;

@@ -16,6 +16,7 @@ use crate::home::HomeKind;
 use crate::redis_home::RedisConfig;
 
 /// Where the shared state lives.
+#[derive(Clone)]
 pub enum Shared {
     Redis(RedisConfig),
     /// In this process: `sluice run`, tests, the simulator.

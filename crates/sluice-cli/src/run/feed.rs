@@ -1,0 +1,114 @@
+//! What the view is shown: samples of all agents, their transitions, and notes.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_agent::Agent;
+use sluice_core::policy::{ModelPattern, RoutePolicy, WireFormat};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::mpsc::Sender;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock;
+use crate::view::load::Load;
+use crate::view::{Input, Intro, Level, Phases, SAMPLE_EVERY, Sample, TransitionLine};
+
+/// A scenario being played, and since when.
+#[derive(Clone)]
+pub(super) struct Playing {
+    pub(super) phases: Phases,
+    pub(super) since: Instant,
+}
+
+#[derive(Clone)]
+pub(super) struct Feed {
+    inputs: Sender<Input>,
+    started: Instant,
+}
+
+impl Feed {
+    pub(super) fn new(inputs: Sender<Input>) -> Self {
+        Self { inputs, started: clock::now() }
+    }
+
+    fn at(&self) -> Duration {
+        clock::now().saturating_duration_since(self.started)
+    }
+
+    /// Never waits: what a full view does not take, the next sample shows.
+    fn send(&self, input: Input) {
+        let _ = self.inputs.try_send(input);
+    }
+
+    pub(super) fn note(&self, level: Level, text: String) {
+        match level {
+            Level::Info => tracing::info!("{text}"),
+            Level::Warning => tracing::warn!("{text}"),
+        }
+        self.send(Input::Note { at: self.at(), level, text });
+    }
+
+    /// Shows the agents until `stop`.
+    pub(super) fn follow(
+        &self,
+        agents: Vec<Agent>,
+        playing: Option<Playing>,
+        load: Option<Load>,
+        stop: &CancellationToken,
+    ) {
+        for (number, agent) in agents.iter().enumerate() {
+            let told = self.clone().tell_transitions(agent.clone(), format!("agent-{}", number + 1));
+            tokio::spawn(stop.clone().run_until_cancelled_owned(told));
+        }
+        let samples = self.clone().sample(agents, playing, load);
+        tokio::spawn(stop.clone().run_until_cancelled_owned(samples));
+    }
+
+    async fn sample(self, agents: Vec<Agent>, playing: Option<Playing>, load: Option<Load>) {
+        let mut ticks = tokio::time::interval(SAMPLE_EVERY);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        loop {
+            ticks.tick().await;
+            let mut states = Vec::with_capacity(agents.len());
+            for agent in &agents {
+                states.push(agent.state().await);
+            }
+            let provider = playing.as_ref().map(|playing| {
+                playing.phases.at(clock::now().saturating_duration_since(playing.since))
+            });
+            let load = load.as_ref().map(Load::counts);
+            self.send(Input::Sample(Box::new(Sample { at: self.at(), agents: states, provider, load })));
+        }
+    }
+
+    async fn tell_transitions(self, agent: Agent, name: String) {
+        let mut transitions = agent.transitions();
+        loop {
+            match transitions.recv().await {
+                Ok(event) if event.made_here => self.send(Input::Transition(TransitionLine {
+                    at: self.at(),
+                    agent: name.clone(),
+                    target: event.target.to_string(),
+                    from: event.transition.from,
+                    to: event.transition.to,
+                    reason: event.transition.reason,
+                    counts: event.transition.counts,
+                })),
+                Ok(_) | Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => return,
+            }
+        }
+    }
+}
+
+/// What a person is told to call: the first agent, and a model that an OpenAI route names whole.
+pub(super) fn intro(listen: SocketAddr, routes: &[Arc<RoutePolicy>]) -> Intro {
+    let openai = routes.iter().filter(|route| route.format == WireFormat::OpenAi);
+    let names = openai.flat_map(|route| &route.models).map(|pattern| match pattern {
+        ModelPattern::Exact(name) => name.to_string(),
+        ModelPattern::Prefix(prefix) => format!("{prefix}any"),
+    });
+    Intro { base_url: format!("http://{listen}/v1"), model: names.into_iter().next().unwrap_or_default() }
+}
