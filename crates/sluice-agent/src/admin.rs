@@ -21,7 +21,7 @@ pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>) -> std::io
         .route("/metrics", get(metrics))
         .route("/state", get(state))
         .with_state(shared);
-    axum::serve(listener, router).with_graceful_shutdown(async move { drain.stopped().await }).await
+    axum::serve(listener, router).with_graceful_shutdown(async move { drain.ended().await }).await
 }
 
 /// Ready once there are policies, and until the agent drains. Neither Redis nor the control plane being away
@@ -50,5 +50,8 @@ pub(crate) async fn metrics_page(shared: &Shared) -> String {
     shared.metrics.store_degraded.set(i64::from(!shared.store.health().borrow().reachable));
     shared.metrics.store_fallbacks.set(stats.fallbacks);
     shared.metrics.settles_dropped.set(stats.settles_dropped);
+    for target in shared.policies.load().routes.iter().flat_map(|route| &route.targets) {
+        target.metrics.limit.set(i64::from(target.limit()));
+    }
     shared.metrics.encode().unwrap_or_default()
 }

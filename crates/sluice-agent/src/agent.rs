@@ -25,8 +25,6 @@ use crate::upstream::Upstream;
 
 /// Settlements get this long at shutdown.
 const SETTLE_GRACE: Duration = Duration::from_secs(2);
-/// Streams that were told to end get this long to write their last event.
-const END_GRACE: Duration = Duration::from_secs(2);
 
 /// What the parts of an agent share.
 pub(crate) struct Shared {
@@ -34,6 +32,7 @@ pub(crate) struct Shared {
     /// Where breaker state is shared: `redis` or `embedded`.
     pub(crate) home: &'static str,
     pub(crate) grace: Duration,
+    header_timeout: Duration,
     /// Drawn at the start: one agent's streams to the control plane have it in common.
     pub(crate) id: Arc<str>,
     pub(crate) policies: ArcSwap<Policies>,
@@ -45,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) targets: TargetRegistry,
     pub(crate) drain: Drain,
     pub(crate) body_room: BodyRooms,
+    /// Whether there are policies.
+    pub(crate) ready: tokio::sync::watch::Sender<bool>,
     pub(crate) rejected: Mutex<Vec<RejectedObject>>,
     /// Admissions whose tokens are not settled yet.
     pub(crate) unsettled: std::sync::atomic::AtomicU64,
@@ -62,7 +63,7 @@ impl Agent {
     /// # Errors
     /// When the system's certificates cannot be read, or the state store's configuration is bad.
     pub fn new(config: AgentConfig) -> anyhow::Result<Self> {
-        let AgentConfig { identity, shared: state, grace, seed } = config;
+        let AgentConfig { identity, shared: state, grace, header_timeout, seed } = config;
         let seed = seed.unwrap_or_else(Random::system_seed);
         tracing::info!(agent = identity.name, seed, "agent starts");
         let random = Random::new(seed);
@@ -88,11 +89,13 @@ impl Agent {
             targets: TargetRegistry::default(),
             drain: Drain::default(),
             body_room: BodyRooms::default(),
+            ready: tokio::sync::watch::Sender::new(false),
             rejected: Mutex::new(Vec::new()),
             unsettled: std::sync::atomic::AtomicU64::new(0),
             identity,
             home,
             grace,
+            header_timeout,
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -111,15 +114,22 @@ impl Agent {
     pub async fn serve(&self, listener: TcpListener) {
         let shared = self.shared.clone();
         let handle = move |request, connection| crate::pipeline::handle(shared.clone(), request, connection);
-        crate::server::serve(listener, self.shared.drain.clone(), handle).await;
+        crate::server::serve(listener, self.shared.drain.clone(), self.shared.header_timeout, handle).await;
     }
 
-    /// Serves `/livez`, `/readyz`, `/metrics` and `/state` until the agent drains.
+    /// Serves `/livez`, `/readyz`, `/metrics` and `/state` until the agent has drained.
     ///
     /// # Errors
     /// When the socket fails.
     pub async fn serve_admin(&self, listener: TcpListener) -> std::io::Result<()> {
         crate::admin::serve(listener, self.shared.clone()).await
+    }
+
+    /// Waits for the first policies.
+    pub async fn ready(&self) {
+        let mut ready = self.shared.ready.subscribe();
+        // The sender lives as long as the agent.
+        let _ = ready.wait_for(|ready| *ready).await;
     }
 
     pub async fn state(&self) -> AgentState {
@@ -181,13 +191,12 @@ impl Running {
         shared.drain.stop();
         if tokio::time::timeout(shared.grace, finished(&mut self.serving)).await.is_err() {
             shared.drain.end();
-            if tokio::time::timeout(END_GRACE, finished(&mut self.serving)).await.is_err() {
-                tracing::warn!("some connections did not end and are cut");
-            }
+            finished(&mut self.serving).await;
         }
-        self.serving.shutdown().await;
-        self.beside.shutdown().await;
+        // The admin port and the log tell of the drain to its end.
         shared.store.drain(SETTLE_GRACE).await;
+        shared.drain.end();
+        self.beside.shutdown().await;
     }
 }
 
@@ -214,6 +223,7 @@ impl Shared {
     /// Secrets are joined to the targets, so new ones make new targets; the live sides stay.
     pub(crate) fn use_secrets(&self, set: &PolicySet) {
         self.policies.store(Arc::new(Policies::build(set, &self.targets, &self.metrics)));
+        self.ready.send_replace(!set.version.is_empty());
     }
 
     pub(crate) fn use_counts(&self, set: &PolicySet) {

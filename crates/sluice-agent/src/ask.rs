@@ -1,6 +1,7 @@
 //! What a client asks for: its request, read once, bounded, and cleaned for the way on.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::request::Parts;
@@ -16,6 +17,9 @@ use sluice_core::wire::{
 use crate::body_room::BodyRoom;
 use crate::headers::{self, ProtectedHeader};
 use crate::reply::Unanswered;
+
+/// How long a body that was refused is still read.
+const LINGER: Duration = Duration::from_secs(2);
 
 pub(crate) struct Ask {
     pub(crate) operation: Operation,
@@ -52,6 +56,7 @@ pub(crate) enum Unreadable {
     /// There is no policy yet.
     NoPolicy,
     ProtectedHeader(ProtectedHeader),
+    TooManyHeaders,
     FramedTwice,
 }
 
@@ -67,6 +72,10 @@ impl Ask {
                 WireFormat::OpenAi
             }
         });
+        // HTTP/1.1 counts them while parsing.
+        if received.len() > headers::MOST {
+            return Err(Unanswered { format, unreadable: Unreadable::TooManyHeaders });
+        }
         let text = |name: &str| received.get(name).and_then(|value| value.to_str().ok());
         let named_target = received
             .get(headers::TARGET)
@@ -97,10 +106,10 @@ impl Ask {
 
     /// Reads the whole body (a model's name may be its last member) within `limit` bytes, and its facts.
     pub(crate) async fn read_body(&mut self, mut body: Incoming, limit: u64) -> Result<(), Unreadable> {
-        let too_large = || Unreadable::TooLarge { limit };
         let announced = hyper::body::Body::size_hint(&body);
         if announced.lower() > limit {
-            return Err(too_large());
+            linger(body);
+            return Err(Unreadable::TooLarge { limit });
         }
         let mut whole: Option<Bytes> = None;
         let mut joined = BytesMut::new();
@@ -108,7 +117,11 @@ impl Ask {
             let Ok(chunk) = frame.map_err(|_| Unreadable::Broken)?.into_data() else { continue };
             let length = whole.as_ref().map_or(joined.len(), Bytes::len) + chunk.len();
             if length as u64 > limit {
-                return Err(too_large());
+                linger(body);
+                return Err(Unreadable::TooLarge { limit });
+            }
+            if let Some(room) = &mut self.room {
+                room.grow_to(length)?;
             }
             match whole.take() {
                 // The first chunk is mostly the only one: no copy.
@@ -166,6 +179,12 @@ impl Ask {
     fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
+}
+
+/// Reads on for a moment what is sent in spite of its refusal: a connection that is closed with bytes unread is
+/// reset, and the reset overtakes the refusal on its way to the client.
+fn linger(mut body: Incoming) {
+    tokio::spawn(tokio::time::timeout(LINGER, async move { while let Some(Ok(_)) = body.frame().await {} }));
 }
 
 /// The tenant's own share of a target's quota, when the quota names the tenant.

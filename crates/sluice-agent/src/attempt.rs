@@ -16,26 +16,30 @@ use http::{HeaderMap, Response, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use sluice_core::classify::{Classified, ConnectFailure, Happening, StatusFacts, classify};
-use sluice_core::policy::TargetPolicy;
+use sluice_core::classify::{Classified, ConnectFailure, Context, Happening, StatusFacts, classify};
+use sluice_core::outcome::Verdict;
+use sluice_core::policy::{Mode, TargetPolicy};
 use sluice_core::relay::UsageChunk;
 use sluice_core::retry_after::retry_after;
-use sluice_core::stream::{BodyEnd, SlowThresholds, StreamRules};
-use sluice_core::wire::read_answer;
+use sluice_core::stream::{BodyEnd, Ending, SlowThresholds, StreamRules};
+use sluice_core::wire::{Operation, read_answer};
 
 use crate::agent::Shared;
 use crate::ask::Ask;
 use crate::body::Body;
 use crate::exchange::Exchange;
 use crate::flow::Flow;
-use crate::grant::Grant;
+use crate::grant::{Grant, pause};
 use crate::headers;
 use crate::relay::Relay;
 use crate::targets::Target;
 use crate::upstream::{Outgoing, SendFault, request};
+use crate::verbatim::Verbatim;
 
-/// An error's body, as far as it is read for classification and passed on.
-const ERROR_BODY_BYTES: usize = 256 * 1024;
+/// An error's body, as far as it is read for classification; the rest goes on unread.
+const ERROR_BODY_BYTES: usize = 64 * 1024;
+/// In place of a deadline that is only observed.
+pub(crate) const UNLIMITED: Duration = Duration::from_secs(365 * 86_400);
 
 pub(crate) enum Ended {
     /// The answer's bytes go to the client from here on.
@@ -47,6 +51,9 @@ pub(crate) enum Ended {
 pub(crate) struct Failure {
     pub(crate) happening: Happening,
     pub(crate) classified: Classified,
+    /// Before which the target is not to be asked again: what the provider asked for, or the pause that it
+    /// caused.
+    pub(crate) wait: Option<Duration>,
     /// What the provider answered, for when no other target is left.
     pub(crate) answer: Option<Response<Body>>,
 }
@@ -79,7 +86,7 @@ impl Attempt<'_> {
                 () = self.shared.clock.sleep_until(flow.next_wakeup()) => {
                     flow.wake(self.shared.clock.now());
                     if flow.ended().is_some() {
-                        return failed(flow, None);
+                        return self.failed(flow, None);
                     }
                 }
             }
@@ -92,7 +99,7 @@ impl Attempt<'_> {
                 if let Some(grant) = flow.grant() {
                     grant.not_charged();
                 }
-                failed(flow, None)
+                self.failed(flow, None)
             }
         }
     }
@@ -130,28 +137,25 @@ impl Attempt<'_> {
         }
     }
 
-    /// The watch's rules; a group that is only observed sets no deadline.
+    /// The watch's rules; a group that is only observed sets no deadline, except to a probe, whose permit is a
+    /// lease.
     fn rules(&self, started: Duration, probe: bool) -> StreamRules {
         let rules = &self.target.policy.rules;
         let deadlines = &rules.deadlines.rules;
-        let observed = rules.deadlines.mode == sluice_core::policy::Mode::Observe;
-        let unlimited = Duration::from_secs(365 * 86_400);
-        let or_unlimited = |limit: Duration| if observed { unlimited } else { limit };
-        let learned = self.learned_ttft(started);
-        let mut slow = SlowThresholds::of(&rules.breaker.rules.slow, learned);
+        let remaining = self.exchange.deadline.remaining(started);
+        let observed = rules.deadlines.mode == Mode::Observe && !probe;
+        let unless_observed = |limit: Duration| if observed { UNLIMITED } else { limit };
+        let mut slow = SlowThresholds::of(&rules.breaker.rules.slow, self.learned_ttft(started));
         let stream = self.ask.facts.stream;
         if !stream {
             slow.ttft = None;
         }
+        let first_token = deadlines.first_token.min(self.exchange.deadline.first_token(started));
         StreamRules {
-            first_token: if stream && !observed {
-                deadlines.first_token.min(self.exchange.deadline.first_token(started))
-            } else {
-                unlimited
-            },
-            stall: or_unlimited(deadlines.stall),
-            max_silence: or_unlimited(deadlines.max_silence),
-            total: self.exchange.deadline.remaining(started),
+            first_token: if stream { unless_observed(first_token) } else { UNLIMITED },
+            stall: unless_observed(deadlines.stall),
+            max_silence: unless_observed(deadlines.max_silence),
+            total: if probe { remaining.min(deadlines.total) } else { remaining },
             total_is_callers: self.exchange.deadline.is_callers(),
             slow,
             probe,
@@ -169,152 +173,159 @@ impl Attempt<'_> {
     /// A 2xx: its bytes are held back until the client may have them.
     async fn success(&self, mut flow: Flow, response: Response<Incoming>) -> Ended {
         let (parts, mut body) = response.into_parts();
-        flow.status(parts.status);
-        let events = is_event_stream(&parts.headers);
+        let mut headers = parts.headers;
+        self.mark(&mut headers);
+        // Nothing can be added to an encoded stream.
+        let events = is_event_stream(&headers) && !is_encoded(&headers);
+        let unread = self.ask.operation == Operation::Other || is_encoded(&headers);
+        if unread {
+            flow.unread(parts.status);
+        } else {
+            flow.status(parts.status);
+        }
+        if self.ask.facts.stream {
+            // A chunk may be cut out, an error event may be added.
+            headers.remove(header::CONTENT_LENGTH);
+        }
         let size = body.size_hint();
         let buffer =
             usize::try_from(self.target.policy.rules.streaming.rules.buffer_bytes).unwrap_or(usize::MAX);
-        let other = self.ask.operation == sluice_core::wire::Operation::Other;
-        while flow.ended().is_none() && !flow.committed() && flow.out_bytes() < buffer && !(other && events) {
+        let mut upstream = Upstream::Open;
+        while !unread && flow.ended().is_none() && !flow.committed() && flow.out_bytes() < buffer {
             tokio::select! {
-                frame = body.frame() => take_frame(&mut flow, frame, self.shared.clock.now()),
+                frame = body.frame() => upstream = take_frame(&mut flow, frame, self.shared.clock.now()),
                 () = self.shared.clock.sleep_until(flow.next_wakeup()) => {
                     flow.wake(self.shared.clock.now());
                 }
             }
         }
-        let failed_before_commit = flow.ended().is_some_and(|ending| {
-            !matches!(ending.happening, Happening::Finished { .. }) && !flow.committed()
-        });
-        let mut headers = parts.headers;
-        self.mark(&mut headers);
-        if failed_before_commit {
-            let answer =
-                answered(&flow).then(|| response_of(parts.status, headers, Body::full(flow.all_out())));
-            return failed(flow, answer);
+        let response = |body| response_of(parts.status, headers, body);
+        match flow.ended().map(|ending| &ending.happening) {
+            Some(Happening::Finished { .. }) => {
+                let whole = flow.all_out();
+                flow.finish(self.shared.clock.now());
+                Ended::Answer(response(Body::full(whole)))
+            }
+            Some(happening) if !flow.committed() => {
+                let answer =
+                    is_answer(happening).then(|| response(self.rest(flow.all_out(), body, upstream)));
+                self.failed(flow, answer)
+            }
+            _ => {
+                let keep_alive = self.target.policy.rules.streaming.rules.keep_alive.filter(|_| events);
+                let body = matches!(upstream, Upstream::Open).then_some(body);
+                let mut relay = Relay::new(self.shared.clone(), body, flow, events, keep_alive);
+                if !self.ask.facts.stream {
+                    relay = relay.sized(size);
+                }
+                Ended::Answer(response(Body::Relay(Box::new(relay))))
+            }
         }
-        if flow.ended().is_some() {
-            let whole = flow.all_out();
-            flow.settle(None);
-            return Ended::Answer(response_of(parts.status, headers, Body::full(whole)));
+    }
+
+    /// An answer as the provider gave it: what was read of it, and what is still to come.
+    fn rest(&self, read: Bytes, body: Incoming, upstream: Upstream) -> Body {
+        if matches!(upstream, Upstream::Ended) {
+            return Body::full(read);
         }
-        let keep_alive = self.target.policy.rules.streaming.rules.keep_alive.filter(|_| events);
-        let announced = !self.ask.facts.stream;
-        let mut relay = Relay::new(self.shared.clone(), Some(body), flow, events, keep_alive);
-        if announced {
-            relay = relay.sized(size);
-        } else {
-            headers.remove(header::CONTENT_LENGTH);
-        }
-        Ended::Answer(response_of(parts.status, headers, Body::Relay(Box::new(relay))))
+        let now = self.shared.clock.now();
+        let until = now.saturating_add(self.exchange.deadline.remaining(now));
+        Body::Verbatim(Box::new(Verbatim::new(read, body, self.shared.clock.instant(until))))
     }
 
     /// An error status: its body tells what kind, and goes to the client when nothing else is left.
     async fn error_status(&self, mut flow: Flow, response: Response<Incoming>) -> Ended {
         let (parts, mut body) = response.into_parts();
         let mut read = BytesMut::new();
-        let whole = loop {
+        let mut upstream = Upstream::Open;
+        while flow.ended().is_none() && read.len() < ERROR_BODY_BYTES {
             tokio::select! {
                 frame = body.frame() => match frame {
-                    Some(Ok(frame)) => {
-                        if let Ok(chunk) = frame.into_data() {
-                            read.extend_from_slice(&chunk);
-                        }
-                        if read.len() > ERROR_BODY_BYTES {
-                            break false;
-                        }
+                    Some(Ok(frame)) => read.extend_from_slice(&frame.into_data().unwrap_or_default()),
+                    _ => {
+                        upstream = Upstream::Ended;
+                        break;
                     }
-                    Some(Err(_)) => break false,
-                    None => break true,
                 },
                 () = self.shared.clock.sleep_until(flow.next_wakeup()) => {
                     flow.wake(self.shared.clock.now());
-                    if flow.ended().is_some() {
-                        break false;
-                    }
                 }
             }
-        };
+        }
         let read = read.freeze();
-        let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let facts = read_answer(self.ask.operation, parts.status.as_u16(), content_type, &read);
-        let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
-        let pushback = retry_after(header, crate::clock::wall());
-        let facts = StatusFacts { status: parts.status.as_u16(), error: facts.error, pushback };
+        let text = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
+        let facts = StatusFacts {
+            status: parts.status.as_u16(),
+            error: read_answer(self.ask.operation, parts.status.as_u16(), text("content-type"), &read).error,
+            pushback: retry_after(text, crate::clock::wall()),
+        };
         flow.end_with(self.shared.clock.now(), Happening::Status(facts));
         if let Some(grant) = flow.grant() {
             grant.not_charged();
         }
         let mut headers = parts.headers;
         self.mark(&mut headers);
-        if !whole {
+        if matches!(upstream, Upstream::Ended) && self.ask.method != http::Method::HEAD {
+            // It may have broken off: the length is what was read.
             headers.remove(header::CONTENT_LENGTH);
         }
-        failed(flow, Some(response_of(parts.status, headers, Body::full(read))))
+        let answer = response_of(parts.status, headers, self.rest(read, body, upstream));
+        self.failed(flow, Some(answer))
+    }
+
+    /// The attempt is over and nothing of it has reached the client.
+    fn failed(&self, flow: Flow, answer: Option<Response<Body>>) -> Ended {
+        let Ending { happening, classified, .. } = flow.finish(self.shared.clock.now());
+        let pause = pause(classified.verdict, classified.pushback, &self.target.policy);
+        let wait = pause.or(classified.pushback);
+        Ended::Failed(Failure { happening, classified, wait, answer })
     }
 
     fn failed_to_send(&self, grant: Grant, failure: ConnectFailure) -> Ended {
         let happening = Happening::Connect(failure);
         let rules = &self.target.policy.rules.breaker.rules.classify;
         let own_credential = own_credential(&self.target.policy);
-        let classified = classify(&happening, sluice_core::classify::Context { rules, own_credential });
-        grant.finish(sluice_core::outcome::Verdict::Ignored, None);
-        Ended::Failed(Failure { happening, classified, answer: None })
+        let classified = classify(&happening, Context { rules, own_credential });
+        grant.finish(Verdict::Ignored, None);
+        Ended::Failed(Failure { happening, classified, wait: None, answer: None })
     }
 
     /// The provider's headers on their way to the client.
     fn mark(&self, headers: &mut HeaderMap) {
-        // A provider's `Connection` may name anything: only the hop is cleaned, nothing is refused.
-        if headers::strip_hop_by_hop(headers).is_err() {
-            headers.remove(header::CONNECTION);
-        }
+        headers::strip_hop_by_hop_of_answer(headers);
         headers.insert(headers::SERVED_BY, self.target.served_by.clone());
         headers.insert(headers::EXCHANGE_ID, self.exchange.id_header());
     }
 }
 
-/// A failure's 429 pauses the target for everyone; its own time is clamped by the policy.
-fn pause(classified: &Classified, policy: &TargetPolicy) -> Option<Duration> {
-    if classified.verdict != sluice_core::outcome::Verdict::Throttled {
-        return None;
-    }
-    let pushback =
-        policy.rules.quota.as_ref().map(|quota| &quota.rules.pushback).cloned().unwrap_or_default();
-    Some(classified.pushback.unwrap_or(pushback.default_pause).min(pushback.max_pause))
-}
-
-fn failed(mut flow: Flow, answer: Option<Response<Body>>) -> Ended {
-    // Callers come here behind an end; a flow without one settles itself as one whose client left.
-    let Some(ending) = flow.ended().cloned() else { return left(answer) };
-    let wait = pause(&ending.classified, flow.policy());
-    flow.settle(wait);
-    Ended::Failed(Failure { happening: ending.happening, classified: ending.classified, answer })
-}
-
-fn left(answer: Option<Response<Body>>) -> Ended {
-    let happening = Happening::ClientGone { slow: false, undecided_probe: false };
-    let classified =
-        classify(&happening, sluice_core::classify::Context { rules: &[], own_credential: false });
-    Ended::Failed(Failure { happening, classified, answer })
-}
-
 /// Whether what came is an answer that can be passed on when no target is left.
-fn answered(flow: &Flow) -> bool {
-    flow.ended().is_some_and(|ending| {
-        matches!(ending.happening, Happening::ErrorInSuccess { .. } | Happening::Empty | Happening::NotJson)
-    })
+fn is_answer(happening: &Happening) -> bool {
+    matches!(happening, Happening::ErrorInSuccess { .. } | Happening::Empty | Happening::NotJson)
 }
 
-fn take_frame(flow: &mut Flow, frame: Option<Result<http_body::Frame<Bytes>, hyper::Error>>, now: Duration) {
+/// The body of a provider's answer.
+#[derive(Clone, Copy)]
+enum Upstream {
+    Open,
+    Ended,
+}
+
+fn take_frame(
+    flow: &mut Flow,
+    frame: Option<Result<http_body::Frame<Bytes>, hyper::Error>>,
+    now: Duration,
+) -> Upstream {
     match frame {
         Some(Ok(frame)) => {
             if let Ok(chunk) = frame.into_data() {
                 flow.take(now, chunk);
             }
+            return Upstream::Open;
         }
         Some(Err(_)) => flow.body_ended(now, BodyEnd::Cut),
         None => flow.body_ended(now, BodyEnd::Clean),
     }
+    Upstream::Ended
 }
 
 fn response_of(status: StatusCode, headers: HeaderMap, body: Body) -> Response<Body> {
@@ -324,11 +335,18 @@ fn response_of(status: StatusCode, headers: HeaderMap, body: Body) -> Response<B
     response
 }
 
-fn is_event_stream(headers: &HeaderMap) -> bool {
+pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
     headers
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
         .is_some_and(|value| value.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
+}
+
+/// It was asked not to be. What came all the same can be passed on, but not read.
+fn is_encoded(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::CONTENT_ENCODING)
+        .is_some_and(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
 fn own_credential(policy: &TargetPolicy) -> bool {
@@ -340,6 +358,7 @@ fn connect_failure(fault: SendFault) -> ConnectFailure {
         SendFault::Dns => ConnectFailure::Dns,
         SendFault::Connect => ConnectFailure::Connect,
         SendFault::Tls => ConnectFailure::Tls,
+        SendFault::Timeout => ConnectFailure::Timeout,
         SendFault::Reset => ConnectFailure::Reset,
     }
 }

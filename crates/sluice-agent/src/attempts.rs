@@ -11,6 +11,7 @@ use sluice_core::admission::{AdmitAnswer, AdmitAsk, BreakerState};
 use sluice_core::balance::{self, Candidate, PassedOver};
 use sluice_core::classify::{Classified, Happening};
 use sluice_core::estimate::{self, NeverFits, Reservation};
+use sluice_core::policy::Mode;
 use sluice_core::refusal::Refusal;
 
 use crate::agent::Shared;
@@ -35,9 +36,11 @@ pub(crate) struct Unserved {
     pub(crate) never_fits: Option<NeverFits>,
     /// The last attempt that failed, if one was made.
     pub(crate) failed: Option<(Arc<Target>, Happening, Classified)>,
-    /// What the provider said then.
+    /// What a provider said, the last that said anything.
     pub(crate) answer: Option<Response<Body>>,
     pub(crate) attempts: u32,
+    /// The deadline passed before the next attempt.
+    pub(crate) out_of_time: bool,
 }
 
 /// Serves an exchange from the first target that can, or says why none could.
@@ -46,10 +49,12 @@ pub(crate) async fn serve(
     exchange: Arc<Exchange>,
     ask: Arc<Ask>,
 ) -> Result<Response<Body>, Refusal> {
-    match run(&shared, &exchange, &exchange.route, &ask).await {
-        Ok(response) => Ok(response),
-        Err(unserved) => reply::unserved(&exchange, &ask, unserved, shared.clock.now()),
-    }
+    let served = tokio::select! {
+        biased;
+        served = run(&shared, &exchange, &exchange.route, &ask) => served,
+        () = shared.drain.ended() => return Err(reply::draining(&exchange, shared.clock.now())),
+    };
+    served.or_else(|unserved| reply::unserved(&exchange, &ask, unserved, shared.clock.now()))
 }
 
 async fn run(
@@ -58,37 +63,44 @@ async fn run(
     route: &Route,
     ask: &Ask,
 ) -> Result<Response<Body>, Unserved> {
-    let mut run = Run { shared, exchange, route, ask, unserved: Unserved::none(), first_asked: None };
+    let mut run = Run::new(shared, exchange, route, ask);
     let mut plan = run.plan();
     loop {
         let now = shared.clock.now();
-        let draw = shared.random.draw();
-        let budget = |place: usize| route.targets[place].live.budget.lock().try_retry(now);
-        let place = match plan.next(exchange.deadline.remaining(now), draw, budget) {
-            Step::Try(place) => place,
+        let remaining = exchange.deadline.remaining(now);
+        if remaining.is_zero() {
+            run.unserved.out_of_time = true;
+            break;
+        }
+        let budget = |place: usize| route.targets[place].live.brakes.lock().try_retry(now);
+        let (place, again) = match plan.next(remaining, shared.random.draw(), budget) {
+            Step::Try(place) => (place, false),
             Step::Retry { target, wait } => {
-                wait_to_retry(shared, &route.targets[target], wait).await;
-                target
+                shared.clock.sleep_until(now.saturating_add(wait)).await;
+                (target, true)
             }
             Step::Stop => break,
         };
         let target = &route.targets[place];
-        let grant = match run.admit(target).await {
+        let grant = match run.admit(target, again).await {
             Ok(grant) => grant,
-            Err((why, again)) => {
-                run.pass_over(target, why, again);
+            Err((why, when)) => {
+                run.pass_over(place, why, when);
                 continue;
             }
         };
         plan.attempted();
         run.unserved.attempts = plan.attempts();
-        let moved = run.note_attempt(place);
+        let moved = run.note_attempt(place, again);
         let attempt = Attempt { shared, exchange, ask, target, moved };
         match attempt.run(grant).await {
-            Ended::Answer(response) => return Ok(response),
+            Ended::Answer(response) => {
+                run.note_answer(place);
+                return Ok(response);
+            }
             Ended::Failed(failure) => {
-                plan.failed(place, &failure.classified);
-                run.note_failure(target, failure);
+                plan.failed(place, &failure.classified, failure.wait);
+                run.note_failure(place, failure);
             }
         }
     }
@@ -101,17 +113,41 @@ struct Run<'a> {
     route: &'a Route,
     ask: &'a Ask,
     unserved: Unserved,
+    /// The target that would have served, had it been able to.
+    first_choice: Option<usize>,
     /// The target of the first attempt.
     first_asked: Option<usize>,
+    /// Targets that were passed over or failed since the last attempt.
+    behind: Vec<usize>,
 }
 
 impl Unserved {
     fn none() -> Self {
-        Self { passed_over: Vec::new(), never_fits: None, failed: None, answer: None, attempts: 0 }
+        Self {
+            passed_over: Vec::new(),
+            never_fits: None,
+            failed: None,
+            answer: None,
+            attempts: 0,
+            out_of_time: false,
+        }
     }
 }
 
 impl<'a> Run<'a> {
+    fn new(shared: &'a Arc<Shared>, exchange: &'a Exchange, route: &'a Route, ask: &'a Ask) -> Self {
+        Self {
+            shared,
+            exchange,
+            route,
+            ask,
+            unserved: Unserved::none(),
+            first_choice: None,
+            first_asked: None,
+            behind: Vec::new(),
+        }
+    }
+
     /// The order in which targets are asked. A target whose breaker is known to be open is not even asked.
     fn plan(&mut self) -> Plan {
         let targets = &self.route.targets;
@@ -129,22 +165,34 @@ impl<'a> Run<'a> {
         let allowed = self.route.policy.target_header == sluice_core::policy::TargetHeader::Allow;
         let named = self.ask.named_target.as_deref().filter(|_| allowed);
         let order = balance::order(&candidates, named, self.shared.random.draw());
-        for (place, why) in order.passed_over {
-            if why != PassedOver::NotNamed {
-                self.pass_over(&targets[place], why, None);
-            }
+        let closed = order.passed_over.iter().filter(|(_, why)| *why != PassedOver::NotNamed);
+        let considered = order.ask.first().into_iter().chain(closed.clone().map(|(place, _)| place));
+        self.first_choice = considered.copied().min_by_key(|place| targets[*place].policy.priority);
+        for (place, why) in closed {
+            self.pass_over(*place, *why, None);
         }
-        let first = order.ask.first().map(|place| &targets[*place]);
-        let rules = first.map(|target| target.policy.rules.retries.rules.clone()).unwrap_or_default();
-        Plan::new(order.ask, rules, self.ask.sdk_retries)
+        let first = order.ask.first().map(|place| &targets[*place].policy.rules.retries);
+        let may_retry = self.ask.sdk_retries == 0 && first.is_some_and(|group| group.mode == Mode::Enforce);
+        let rules = first.map(|group| group.rules.clone()).unwrap_or_default();
+        Plan::new(order.ask, rules, may_retry)
     }
 
     /// ONE round trip to the shared state: breaker permit and token reservation, both or neither.
-    async fn admit(&mut self, target: &Arc<Target>) -> Result<Grant, (PassedOver, Option<Duration>)> {
+    async fn admit(
+        &mut self,
+        target: &Arc<Target>,
+        again: bool,
+    ) -> Result<Grant, (PassedOver, Option<Duration>)> {
+        let now = self.shared.clock.now();
         let reservation = self.reservation(target)?;
-        let Some(slot) = target.take_slot() else { return Err((PassedOver::LimiterFull, None)) };
+        if !again && !self.throttle_admits(target, now) {
+            return Err((PassedOver::Throttled, None));
+        }
+        let Some(slot) = target.take_slot(self.shared.clock) else {
+            return Err((PassedOver::LimiterFull, target.live.slot_expected(now)));
+        };
         let deadlines = &target.policy.rules.deadlines.rules;
-        let remaining = self.exchange.deadline.remaining(self.shared.clock.now());
+        let remaining = self.exchange.deadline.remaining(now).min(deadlines.total);
         let until_verdict =
             if self.ask.facts.stream { deadlines.first_token.min(remaining) } else { remaining };
         let ask = AdmitAsk {
@@ -165,11 +213,24 @@ impl<'a> Run<'a> {
             .map_err(|_| (PassedOver::StoreUnavailable, Some(Duration::from_secs(1))))?;
         let reply = &admission.reply;
         target.metrics.answered(reply.answer, reply.state);
+        if let Some(observed) = reply.observed {
+            target.metrics.observed(observed.as_str());
+        }
         target.live.see(reply);
         match passed_over(reply.answer) {
             None => Ok(Grant::new(self.shared, target, slot, &admission, self.ask, tenant, reservation)),
             Some(why) => Err((why, Some(reply.retry_after.max(open_for(reply))))),
         }
+    }
+
+    /// Adaptive throttling, where the policy has it.
+    fn throttle_admits(&self, target: &Target, now: Duration) -> bool {
+        let admits = target.live.brakes.lock().admit(now, self.shared.random.draw());
+        let observed = target.policy.rules.retries.mode == Mode::Observe;
+        if !admits && observed {
+            target.metrics.observed("throttled");
+        }
+        admits || observed
     }
 
     fn reservation(&mut self, target: &Target) -> Result<Reservation, (PassedOver, Option<Duration>)> {
@@ -179,7 +240,7 @@ impl<'a> Run<'a> {
             0
         };
         let quota = target.policy.rules.quota.as_ref();
-        let enforced = quota.filter(|quota| quota.mode == sluice_core::policy::Mode::Enforce);
+        let enforced = quota.filter(|quota| quota.mode == Mode::Enforce);
         let max_output = self.ask.facts.max_output.total();
         let generates = self.ask.operation.generates();
         estimate::reservation(input, max_output, generates, enforced.map(|quota| &quota.rules)).map_err(
@@ -190,36 +251,59 @@ impl<'a> Run<'a> {
         )
     }
 
-    fn pass_over(&mut self, target: &Arc<Target>, why: PassedOver, again: Option<Duration>) {
-        target.metrics.failovers.inc();
-        self.unserved.passed_over.push((target.clone(), why, again));
+    fn pass_over(&mut self, place: usize, why: PassedOver, again: Option<Duration>) {
+        self.behind.push(place);
+        self.unserved.passed_over.push((self.route.targets[place].clone(), why, again));
     }
 
-    /// Whether the attempt goes to another target than the first one did.
-    fn note_attempt(&mut self, place: usize) -> bool {
-        let target = &self.route.targets[place];
+    /// Whether the attempt goes to another provider than the first one did.
+    fn note_attempt(&mut self, place: usize, again: bool) -> bool {
+        let targets = &self.route.targets;
+        let target = &targets[place];
         target.metrics.attempts.inc();
-        target.live.budget.lock().on_first_attempt(self.shared.clock.now());
-        *self.first_asked.get_or_insert(place) != place
+        if again {
+            target.metrics.retries.inc();
+        } else {
+            target.live.brakes.lock().first_attempt(self.shared.clock.now());
+        }
+        for behind in self.behind.drain(..).filter(|behind| *behind != place) {
+            targets[behind].metrics.failovers.inc();
+        }
+        let first = &targets[*self.first_asked.get_or_insert(place)].policy;
+        (&first.endpoint, first.provider) != (&target.policy.endpoint, target.policy.provider)
     }
 
-    fn note_failure(&mut self, target: &Arc<Target>, failure: Failure) {
+    fn note_answer(&self, place: usize) {
+        self.route.targets[place].live.brakes.lock().accepted(self.shared.clock.now());
+        if self.first_choice != Some(place) {
+            self.shared.metrics.failed_over.inc();
+        }
+    }
+
+    fn note_failure(&mut self, place: usize, failure: Failure) {
+        let target = &self.route.targets[place];
+        let classified = &failure.classified;
         tracing::debug!(
             target_name = %target.metrics.name,
-            reason = failure.classified.reason,
+            reason = classified.reason,
             "an attempt failed before anything of it reached the client"
         );
-        if failure.classified.failover {
-            target.metrics.failovers.inc();
+        let callers_own =
+            matches!(failure.happening, Happening::Status(_)) && !classified.retry && !classified.failover;
+        let mut brakes = target.live.brakes.lock();
+        match (classified.retry, callers_own) {
+            (true, _) => brakes.failed(),
+            (false, true) => brakes.accepted(self.shared.clock.now()),
+            (false, false) => {}
         }
-        self.unserved.answer = failure.answer;
+        drop(brakes);
+        if let Some(fault) = classified.credential {
+            target.metrics.credential_fault(fault);
+        }
+        self.behind.push(place);
+        self.unserved.answer = failure.answer.or(self.unserved.answer.take());
         self.unserved.failed = Some((target.clone(), failure.happening, failure.classified));
     }
-}
-
-async fn wait_to_retry(shared: &Shared, target: &Target, wait: Duration) {
-    target.metrics.retries.inc();
-    shared.clock.sleep_until(shared.clock.now().saturating_add(wait)).await;
 }
 
 fn open_for(reply: &sluice_core::admission::AdmitReply) -> Duration {

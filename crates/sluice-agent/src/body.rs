@@ -1,4 +1,4 @@
-//! The body of an answer: nothing, bytes that are there, or a stream being relayed.
+//! The body of an answer: nothing, bytes that are there, or a stream.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -6,13 +6,17 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 
+use crate::driven::Driven;
 use crate::keep_alive::Waiting;
 use crate::relay::Relay;
+use crate::verbatim::Verbatim;
 
 pub(crate) enum Body {
     Full(Option<Bytes>),
     Relay(Box<Relay>),
+    Verbatim(Box<Verbatim>),
     Waiting(Box<Waiting>),
+    Driven(Driven),
 }
 
 impl Body {
@@ -35,7 +39,9 @@ impl HttpBody for Body {
         match self.get_mut() {
             Self::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Self::Relay(relay) => relay.poll_frame(cx),
+            Self::Verbatim(verbatim) => verbatim.poll_frame(cx),
             Self::Waiting(waiting) => waiting.poll_frame(cx),
+            Self::Driven(driven) => driven.poll_frame(cx),
         }
     }
 
@@ -47,7 +53,8 @@ impl HttpBody for Body {
         match self {
             Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
             Self::Relay(relay) => relay.size_hint(),
-            Self::Waiting(_) => SizeHint::default(),
+            Self::Verbatim(verbatim) => verbatim.size_hint(),
+            Self::Waiting(_) | Self::Driven(_) => SizeHint::default(),
         }
     }
 }

@@ -47,7 +47,7 @@ impl Connection {
         self.head.lock().framed_twice()
     }
 
-    fn write_stall(&self) -> Duration {
+    pub(crate) fn write_stall(&self) -> Duration {
         Duration::from_millis(self.write_stall_ms.load(Ordering::Relaxed))
     }
 }

@@ -19,12 +19,17 @@ pub struct Identity {
     pub labels: BTreeMap<String, String>,
 }
 
+/// A client has this long to send a request's headers.
+pub const DEFAULT_HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
 pub struct AgentConfig {
     pub identity: Identity,
     /// Where breaker state and token buckets are shared.
     pub shared: Shared,
     /// How long streams may go on after the signal to stop.
     pub grace: Duration,
+    /// How long a client may take to send a request's headers; its connection is closed then.
+    pub header_timeout: Duration,
     /// For jitter, ids and nonces; `None`: from the system.
     pub seed: Option<u64>,
 }
@@ -33,6 +38,6 @@ impl AgentConfig {
     #[must_use]
     pub fn new(name: impl Into<String>, namespace: impl Into<String>, shared: Shared) -> Self {
         let identity = Identity { name: name.into(), namespace: namespace.into(), labels: BTreeMap::new() };
-        Self { identity, shared, grace: DEFAULT_GRACE, seed: None }
+        Self { identity, shared, grace: DEFAULT_GRACE, header_timeout: DEFAULT_HEADER_TIMEOUT, seed: None }
     }
 }

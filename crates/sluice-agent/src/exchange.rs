@@ -78,6 +78,8 @@ impl Presence {
         match response.body_mut() {
             Body::Full(_) => self.answered(),
             Body::Relay(relay) => relay.attach(self),
+            Body::Verbatim(verbatim) => verbatim.attach(self),
+            Body::Driven(_) => self.answered(),
             Body::Waiting(waiting) => waiting.attach(self),
         }
         response

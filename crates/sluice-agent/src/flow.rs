@@ -9,13 +9,17 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
+use sluice_core::classify::Happening;
 use sluice_core::relay::{Relay as Decoder, UsageChunk};
 use sluice_core::stream::{BodyEnd, Ending, Step, StreamRules, StreamWatch};
-use sluice_core::wire::{Operation, read_answer};
+use sluice_core::wire::{Operation, ProviderError, read_answer};
 
-use crate::grant::Grant;
+use crate::grant::{Grant, pause};
 use crate::targets::Target;
 
+/// A stream is over with its last event. The end of its body is waited for only so long: it mostly comes in the
+/// same packet, and then the connection can serve another call.
+const BODY_END_GRACE: Duration = Duration::from_secs(1);
 /// How much of a plain answer is kept for reading its usage, from its end.
 const ANSWER_COPY_BYTES: usize = 1024 * 1024;
 
@@ -30,6 +34,10 @@ pub(crate) struct Flow {
     out_bytes: usize,
     ended: Option<Ending>,
     seen_first_token: bool,
+    /// Whether the client has been given any of it.
+    forwarded: bool,
+    started: Duration,
+    completed: Option<Duration>,
 }
 
 /// What reads the copy.
@@ -88,6 +96,9 @@ impl Flow {
             out_bytes: 0,
             ended: None,
             seen_first_token: false,
+            forwarded: false,
+            started,
+            completed: None,
         }
     }
 
@@ -127,6 +138,9 @@ impl Flow {
                 forward(chunk);
             }
         }
+        if self.watch.terminal() {
+            self.completed.get_or_insert(now);
+        }
         self.note_first_token(now);
     }
 
@@ -143,10 +157,31 @@ impl Flow {
 
     /// A timer ran out (or not yet: that does no harm).
     pub(crate) fn wake(&mut self, now: Duration) {
-        if self.ended.is_none() {
-            let next = self.watch.on_wakeup(now);
-            step(next, &mut self.grant, &mut self.ended);
+        if self.ended.is_some() {
+            return;
         }
+        if self.body_due().is_some_and(|due| now >= due) {
+            return self.body_ended(now, BodyEnd::Clean);
+        }
+        let next = self.watch.on_wakeup(now);
+        step(next, &mut self.grant, &mut self.ended);
+    }
+
+    /// When the end of a complete stream's body is no longer waited for.
+    fn body_due(&self) -> Option<Duration> {
+        Some(self.completed?.saturating_add(BODY_END_GRACE))
+    }
+
+    /// What the provider had delivered when its client had left already.
+    pub(crate) fn take_after_disconnect(&mut self, now: Duration, chunk: Bytes) {
+        let before = self.watch.deltas();
+        self.take(now, chunk);
+        self.target.metrics.tokens_after_disconnect.inc_by(self.watch.deltas() - before);
+    }
+
+    /// Whether the format's last event came: a client may leave then.
+    pub(crate) fn complete(&self) -> bool {
+        self.watch.terminal()
     }
 
     /// The provider's body ended.
@@ -154,29 +189,44 @@ impl Flow {
         if self.ended.is_some() {
             return;
         }
-        let Self { watch, grant, side, out, .. } = self;
-        if let Side::Events(decoder) = side {
-            let held = decoder.finish(|fact| {
-                if let (Some(grant), Some(usage)) = (grant.as_mut(), fact.usage) {
-                    grant.saw_usage(usage);
-                }
-                watch.on_fact(now, &fact);
-            });
-            if end == BodyEnd::Clean && !held.is_empty() {
-                out.push_back(held);
-            }
-            self.ended = Some(self.watch.on_end(now, end));
-        } else {
+        let Self { watch, grant, side, .. } = self;
+        let Side::Events(decoder) = side else {
             self.ended = Some(self.document_ended(now, end));
+            return;
+        };
+        let held = decoder.finish(|fact| {
+            if let (Some(grant), Some(usage)) = (grant.as_mut(), fact.usage) {
+                grant.saw_usage(usage);
+            }
+            watch.on_fact(now, &fact);
+        });
+        let mut ending = watch.on_end(now, end);
+        // Half an event would swallow the error event that follows it.
+        let cut = matches!(ending.happening, Happening::Cut { .. });
+        if !cut && !held.is_empty() {
+            self.out_bytes += held.len();
+            self.out.push_back(held);
         }
+        if ending.happening == Happening::NotJson
+            && let Some(error) = self.error_document()
+        {
+            let happening = Happening::ErrorInSuccess { error, pushback: None };
+            ending = self.watch.end_with(now, happening);
+        }
+        self.ended = Some(ending);
+    }
+
+    /// The error that came as one JSON document where a stream was due. Nothing has been forwarded then.
+    fn error_document(&self) -> Option<ProviderError> {
+        let held: Vec<u8> = self.out.iter().flat_map(|bytes| bytes.iter().copied()).collect();
+        read_answer(self.operation, 200, None, &held).error
     }
 
     fn document_ended(&mut self, now: Duration, end: BodyEnd) -> Ending {
-        use sluice_core::classify::Happening;
         let Side::Document { status, copy } = &self.side else { return self.watch.on_end(now, end) };
         let (status, copy) = (*status, copy.as_deref());
         if end == BodyEnd::Cut {
-            return self.watch.end_with(now, Happening::Cut { first_token: true });
+            return self.watch.end_with(now, Happening::Cut { first_token: self.forwarded });
         }
         let Some(body) = copy else { return self.watch.end_with(now, Happening::Finished { slow: false }) };
         let facts = read_answer(self.operation, status.as_u16(), None, body);
@@ -196,6 +246,11 @@ impl Flow {
         self.watch.end_with(now, happening)
     }
 
+    /// The answer is encoded, or of a kind that Sluice does not read: it passes unread.
+    pub(crate) fn unread(&mut self, status: StatusCode) {
+        self.side = Side::Document { status, copy: None };
+    }
+
     /// The status came: what a document's body means depends on it.
     pub(crate) fn status(&mut self, answered: StatusCode) {
         if let Side::Document { status, .. } = &mut self.side {
@@ -210,10 +265,19 @@ impl Flow {
     }
 
     /// Ends the attempt for a reason that its body does not tell.
-    pub(crate) fn end_with(&mut self, now: Duration, happening: sluice_core::classify::Happening) {
+    pub(crate) fn end_with(&mut self, now: Duration, happening: Happening) {
         if self.ended.is_none() {
             self.ended = Some(self.watch.end_with(now, happening));
         }
+    }
+
+    /// The end of an attempt of which nothing reached the client; the grant is settled with it.
+    pub(crate) fn finish(mut self, now: Duration) -> Ending {
+        if self.ended.is_none() {
+            self.ended = Some(self.watch.on_client_gone(now));
+        }
+        self.settle(now);
+        self.ended.take().unwrap_or_else(|| self.watch.on_client_gone(now))
     }
 
     pub(crate) fn ended(&self) -> Option<&Ending> {
@@ -226,11 +290,13 @@ impl Flow {
     }
 
     pub(crate) fn next_wakeup(&self) -> Duration {
-        self.watch.next_wakeup()
+        let next = self.watch.next_wakeup();
+        self.body_due().map_or(next, |due| next.min(due))
     }
 
     pub(crate) fn next_out(&mut self) -> Option<Bytes> {
         let bytes = self.out.pop_front()?;
+        self.forwarded = true;
         self.out_bytes = self.out_bytes.saturating_sub(bytes.len());
         Some(bytes)
     }
@@ -250,10 +316,6 @@ impl Flow {
             .freeze()
     }
 
-    pub(crate) fn policy(&self) -> &sluice_core::policy::TargetPolicy {
-        &self.target.policy
-    }
-
     /// Bytes held back.
     pub(crate) fn out_bytes(&self) -> usize {
         self.out_bytes
@@ -263,12 +325,31 @@ impl Flow {
         self.grant.as_mut()
     }
 
+    /// Whether an error event is to begin with a blank line: what was forwarded stops inside an event.
+    pub(crate) fn stops_inside_event(&self) -> bool {
+        matches!(&self.side, Side::Events(decoder) if decoder.stops_inside_event())
+    }
+
     /// Gives the grant back with the verdict of the end.
-    pub(crate) fn settle(&mut self, pause: Option<Duration>) {
+    pub(crate) fn settle(&mut self, now: Duration) {
         let Some(ending) = &self.ended else { return };
-        let verdict = ending.classified.verdict;
-        if let Some(grant) = self.grant.take() {
-            grant.finish(verdict, pause);
+        let Some(mut grant) = self.grant.take() else { return };
+        if matches!(ending.happening, Happening::Finished { .. }) {
+            grant.usage_is_final();
+        }
+        if matches!(ending.happening, Happening::NotJson | Happening::Empty) {
+            grant.not_charged();
+        }
+        self.note_no_first_token(now);
+        // The watch knows which verdict is to be settled: slow calls may count as failures.
+        let verdict = ending.verdict.unwrap_or(ending.classified.verdict);
+        grant.finish(verdict, pause(verdict, ending.classified.pushback, &self.target.policy));
+    }
+
+    /// The limiter hears of a stream whose first token never came.
+    fn note_no_first_token(&self, now: Duration) {
+        if matches!(self.side, Side::Events(_)) && !self.seen_first_token {
+            self.target.live.no_first_token(now, now.saturating_sub(self.started));
         }
     }
 }
@@ -277,14 +358,16 @@ impl Drop for Flow {
     /// The client left (nothing else drops a flow that has not ended): what is certain of the attempt is said,
     /// the rest is settled as cancelled.
     fn drop(&mut self) {
-        if self.ended.is_some() {
-            self.settle(None);
-            return;
+        let Some(now) = self.grant.as_ref().map(Grant::now) else { return };
+        if self.ended.is_none() {
+            // A client that has read the last event need not wait for the connection's end.
+            self.ended = Some(if self.watch.terminal() {
+                self.watch.on_end(now, BodyEnd::Clean)
+            } else {
+                self.watch.on_client_gone(now)
+            });
         }
-        let Some(grant) = self.grant.take() else { return };
-        let now = grant.now();
-        let ending = self.watch.on_client_gone(now);
-        grant.finish(ending.classified.verdict, None);
+        self.settle(now);
     }
 }
 

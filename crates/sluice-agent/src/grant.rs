@@ -11,6 +11,7 @@ use std::time::Duration;
 use sluice_core::admission::{AdmitAnswer, Settlement};
 use sluice_core::estimate::Reservation;
 use sluice_core::outcome::Verdict;
+use sluice_core::policy::TargetPolicy;
 use sluice_core::wire::{RequestFacts, Usage};
 use sluice_state::store::{Admission, SettleJob, Ticket};
 
@@ -41,6 +42,9 @@ struct Used {
     sent: bool,
     /// What the provider said.
     reported: Option<Usage>,
+    /// Whether that is its last word. Before the end it is not: Anthropic's first event reports one output
+    /// token.
+    is_final: bool,
     /// Deltas seen: about one token each, where nothing is reported.
     deltas: u64,
 }
@@ -100,6 +104,10 @@ impl Grant {
         self.used.reported = Some(usage);
     }
 
+    pub(crate) fn usage_is_final(&mut self) {
+        self.used.is_final = true;
+    }
+
     /// The verdict is certain before the end. The first one stands, but for a probe's later stall, which the
     /// shared state judges.
     pub(crate) fn verdict(&mut self, verdict: Verdict) {
@@ -108,7 +116,8 @@ impl Grant {
             return;
         }
         self.record(verdict);
-        self.shared.store.settle(self.job(Some(verdict), Settlement::Later, None));
+        let pause = pause(verdict, None, &self.target.policy);
+        self.shared.store.settle(self.job(Some(verdict), Settlement::Later, pause));
     }
 
     /// The attempt is over.
@@ -146,7 +155,11 @@ impl Grant {
         let used = match self.used.reported {
             Some(usage) => {
                 self.target.live.ratio.lock().learn(&self.facts, usage.input);
-                usage.total()
+                if self.used.is_final {
+                    usage.total()
+                } else {
+                    usage.input.saturating_add(usage.output.max(self.used.deltas))
+                }
             }
             None if self.used.sent => {
                 let used = self.reservation.input.saturating_add(self.used.deltas);
@@ -172,6 +185,17 @@ impl Grant {
             reply: None,
         }
     }
+}
+
+/// How long a 429 pauses the target for everyone: the time that the provider asked for, or the policy's for one
+/// that named none, clamped.
+pub(crate) fn pause(verdict: Verdict, asked: Option<Duration>, policy: &TargetPolicy) -> Option<Duration> {
+    if verdict != Verdict::Throttled {
+        return None;
+    }
+    let quota = policy.rules.quota.as_ref();
+    let pushback = quota.map(|quota| quota.rules.pushback.clone()).unwrap_or_default();
+    Some(asked.unwrap_or(pushback.default_pause).min(pushback.max_pause))
 }
 
 impl Drop for Grant {

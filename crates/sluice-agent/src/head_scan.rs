@@ -1,8 +1,9 @@
-//! Sees a request that is framed twice: with `Content-Length` and with `Transfer-Encoding`.
+//! Sees a request that is framed twice: with `Content-Length` and with `Transfer-Encoding`, or with two
+//! `Content-Length`s.
 //!
-//! hyper takes such a request by its Transfer-Encoding, drops the other header and closes the connection
-//! behind it, which is safe, as every request that leaves the agent is framed anew. A gateway should still
-//! refuse it (RFC 9112 § 6.3 allows it, and nobody sends it in good faith), but behind hyper's parser it cannot
+//! hyper takes the first kind by its Transfer-Encoding, drops the other header and closes the connection
+//! behind it, and of two equal lengths drops one; both are safe, as every request that leaves the agent is
+//! framed anew. A gateway should still refuse them (RFC 9112 § 6.3 allows it, and nobody sends it in good faith), but behind hyper's parser it cannot
 //! be told any more. So the bytes of each head are looked at on their way in: names only, one comparison per
 //! line.
 //!
@@ -29,7 +30,7 @@ pub(crate) struct HeadScan {
     phase: Phase,
     /// The beginning of a line that a read cut.
     line: Vec<u8>,
-    content_length: bool,
+    content_lengths: u8,
     transfer_encoding: bool,
 }
 
@@ -72,7 +73,10 @@ impl HeadScan {
         match line.first() {
             None | Some(b'\r') => self.phase = Phase::Idle,
             Some(b'P') if line.starts_with(b"PRI * HTTP/2") => self.phase = Phase::Http2,
-            Some(b'c' | b'C') => self.content_length |= named(line, b"content-length"),
+            Some(b'c' | b'C') => {
+                self.content_lengths =
+                    self.content_lengths.saturating_add(named(line, b"content-length").into());
+            }
             Some(b't' | b'T') => self.transfer_encoding |= named(line, b"transfer-encoding"),
             _ => {}
         }
@@ -80,7 +84,7 @@ impl HeadScan {
 
     /// Whether the head that was read last is framed twice.
     pub(crate) fn framed_twice(&self) -> bool {
-        self.content_length && self.transfer_encoding
+        self.content_lengths > 1 || (self.content_lengths == 1 && self.transfer_encoding)
     }
 }
 
@@ -107,6 +111,16 @@ mod tests {
         let mut scan = HeadScan::default();
         TWICE.iter().for_each(|byte| scan.read(&[*byte]));
         assert!(scan.framed_twice());
+    }
+
+    #[test]
+    fn two_lengths_are_seen() {
+        let mut scan = HeadScan::default();
+        scan.read(b"POST / HTTP/1.1\r\nContent-Length: 3\r\ncontent-length: 3\r\n\r\n");
+        assert!(scan.framed_twice());
+        scan.expect_head();
+        scan.read(ONCE);
+        assert!(!scan.framed_twice());
     }
 
     #[test]

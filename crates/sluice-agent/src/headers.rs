@@ -2,6 +2,10 @@
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
+/// A request has no more headers than this, and 64 KiB of them.
+pub(crate) const MOST: usize = 100;
+pub(crate) const MOST_BYTES: usize = 64 * 1024;
+
 /// The caller names a target (where the route allows it).
 pub(crate) const TARGET: HeaderName = HeaderName::from_static("x-sluice-target");
 /// The caller's own deadline, in milliseconds from now.
@@ -23,13 +27,14 @@ const API_KEY: HeaderName = HeaderName::from_static("api-key");
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// RFC 9110 § 7.6.1, and what proxies have always treated alike.
-const HOP_BY_HOP: [HeaderName; 8] = [
+const HOP_BY_HOP: [HeaderName; 9] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
     header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,
     header::TE,
+    header::TRAILER,
     header::TRANSFER_ENCODING,
     header::UPGRADE,
 ];
@@ -42,28 +47,37 @@ const PROTECTED: [HeaderName; 5] =
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ProtectedHeader(pub(crate) HeaderName);
 
-/// Takes away what belongs to one hop: the fixed set, and all that `Connection` names.
+/// Takes away what belongs to one hop of a request: the fixed set, and all that `Connection` names.
 pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) -> Result<(), ProtectedHeader> {
-    if headers.contains_key(header::CONNECTION) {
-        let named: Vec<HeaderName> = headers
-            .get_all(header::CONNECTION)
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .filter_map(|name| HeaderName::try_from(name.trim()).ok())
-            .collect();
-        for name in named {
-            if PROTECTED.contains(&name) {
-                return Err(ProtectedHeader(name));
-            }
-            headers.remove(name);
-        }
+    let named = named_by_connection(headers);
+    if let Some(protected) = named.iter().find(|name| PROTECTED.contains(name)) {
+        return Err(ProtectedHeader(protected.clone()));
     }
-    for name in &HOP_BY_HOP {
+    strip(headers, &named);
+    Ok(())
+}
+
+/// The same of an answer, where nothing is refused: what `Connection` may not take away just stays.
+pub(crate) fn strip_hop_by_hop_of_answer(headers: &mut HeaderMap) {
+    let mut named = named_by_connection(headers);
+    named.retain(|name| !PROTECTED.contains(name));
+    strip(headers, &named);
+}
+
+fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| HeaderName::try_from(name.trim()).ok())
+        .collect()
+}
+
+fn strip(headers: &mut HeaderMap, named: &[HeaderName]) {
+    for name in HOP_BY_HOP.iter().chain(named) {
         headers.remove(name);
     }
-    headers.remove(header::TRAILER);
-    Ok(())
 }
 
 /// Takes away what must not reach a provider whatever the route: the agent's own headers and baggage.
@@ -121,6 +135,14 @@ mod tests {
             map(&[("connection", "x-gone, close"), ("x-gone", "1"), ("te", "trailers"), ("x-kept", "1")]);
         strip_hop_by_hop(&mut headers).unwrap();
         assert_eq!(headers, map(&[("x-kept", "1")]));
+    }
+
+    #[test]
+    fn an_answers_hop_is_cleaned_whatever_it_names() {
+        let mut headers = map(&[("connection", "content-type, x-gone"), ("x-gone", "1"), ("te", "x")]);
+        headers.insert("content-type", HeaderValue::from_static("text/html"));
+        strip_hop_by_hop_of_answer(&mut headers);
+        assert_eq!(headers, map(&[("content-type", "text/html")]));
     }
 
     #[test]

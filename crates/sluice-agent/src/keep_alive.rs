@@ -19,6 +19,7 @@ use tokio::time::Sleep;
 
 use crate::agent::Shared;
 use crate::ask::Ask;
+use crate::attempt::is_event_stream;
 use crate::body::Body;
 use crate::exchange::{Exchange, Presence};
 use crate::relay::{Cut, KEEP_ALIVE_COMMENT};
@@ -103,7 +104,9 @@ impl Waiting {
     /// The status line has gone out: an answer that is no stream becomes an error event.
     fn begin(&self, served: Result<Response<Body>, Refusal>) -> Body {
         match served {
-            Ok(response) if response.status().is_success() => response.into_body(),
+            Ok(response) if response.status().is_success() && is_event_stream(response.headers()) => {
+                response.into_body()
+            }
             Ok(response) => Body::full(reply::status_in_stream(self.operation, response.status())),
             Err(refusal) => {
                 reply::log(&self.shared, &refusal);

@@ -14,9 +14,9 @@
 //! | `pipeline` | the request path on one page |
 //! | `ask`, `body_room`, `head_scan`, `headers` | reading a request |
 //! | `exchange`, `lanes` | one client request: identity, deadline, its turn |
-//! | `attempts`, `plan` | which target next, and when again |
+//! | `attempts`, `plan`, `brakes` | which target next, and when again |
 //! | `attempt`, `flow`, `grant` | one upstream call, its answer, and what it was given |
-//! | `relay`, `keep_alive`, `body` | the answer on its way to the client |
+//! | `relay`, `verbatim`, `keep_alive`, `driven`, `body` | the answer on its way to the client |
 //! | `reply` | errors become responses, here only |
 //! | `server`, `client_io`, `drain` | connections of clients |
 //! | `upstream` | connections to providers |
@@ -34,9 +34,11 @@ mod attempt;
 mod attempts;
 mod body;
 mod body_room;
+mod brakes;
 mod client_io;
 mod clock;
 mod drain;
+mod driven;
 mod exchange;
 mod flow;
 mod grant;
@@ -57,6 +59,7 @@ mod server;
 mod targets;
 mod transitions;
 mod upstream;
+mod verbatim;
 
 pub use agent::Agent;
 pub use config::AgentConfig;

@@ -10,6 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use sluice_core::admission::{AdmitAnswer, BreakerState, Transition};
+use sluice_core::classify::CredentialFault;
 use sluice_core::outcome::Verdict;
 
 /// Seconds. Model calls take from tens of milliseconds to minutes.
@@ -75,6 +76,9 @@ pub(crate) struct Metrics {
     limit: Family<TargetLabel, Gauge>,
     ttft: Histograms,
     refusals: Family<StageLabel, Counter>,
+    observed: Family<ReasonLabel, Counter>,
+    credential_faults: Family<ReasonLabel, Counter>,
+    pub(crate) failed_over: Counter,
     pub(crate) exchanges: Counter,
     pub(crate) exchanges_in_flight: Gauge,
     pub(crate) cancelled: Counter,
@@ -101,6 +105,9 @@ impl Metrics {
             limit: Family::default(),
             ttft: Family::new_with_constructor(ttft_histogram as fn() -> Histogram),
             refusals: Family::default(),
+            observed: Family::default(),
+            credential_faults: Family::default(),
+            failed_over: Counter::default(),
             exchanges: Counter::default(),
             exchanges_in_flight: Gauge::default(),
             cancelled: Counter::default(),
@@ -136,7 +143,11 @@ impl Metrics {
             "Upstream calls that repeated one at the same target",
             self.retries.clone(),
         );
-        r.register("sluice_failovers", "Exchanges that went on past this target", self.failovers.clone());
+        r.register(
+            "sluice_failovers",
+            "Exchanges that went on past this target to another",
+            self.failovers.clone(),
+        );
         r.register("sluice_verdicts", "Attempts by what they meant to the breaker", self.verdicts.clone());
         r.register("sluice_tokens", "Tokens reserved, charged, and charged by estimate", self.tokens.clone());
         r.register("sluice_in_flight", "Attempts in flight from this agent", self.in_flight.clone());
@@ -147,6 +158,21 @@ impl Metrics {
             self.ttft.clone(),
         );
         r.register("sluice_refusals", "Exchanges that Sluice answered itself", self.refusals.clone());
+        r.register(
+            "sluice_observed",
+            "What policies in mode Observe would have refused or ended, by reason",
+            self.observed.clone(),
+        );
+        r.register(
+            "sluice_credential_faults",
+            "Attempts that a provider refused for the target's credential or its account",
+            self.credential_faults.clone(),
+        );
+        r.register(
+            "sluice_exchanges_failed_over",
+            "Client requests served by another target than the first choice",
+            self.failed_over.clone(),
+        );
         r.register("sluice_exchanges", "Client requests", self.exchanges.clone());
         r.register(
             "sluice_exchanges_in_flight",
@@ -193,6 +219,8 @@ impl Metrics {
             in_flight: self.in_flight.get_or_create_owned(&label),
             limit: self.limit.get_or_create_owned(&label),
             ttft: self.ttft.get_or_create_owned(&label),
+            observed: self.observed.clone(),
+            credential_faults: self.credential_faults.clone(),
         }
     }
 
@@ -237,6 +265,9 @@ pub(crate) struct TargetMetrics {
     pub(crate) in_flight: Gauge,
     pub(crate) limit: Gauge,
     pub(crate) ttft: Histogram,
+    /// Rare, so made when they happen.
+    observed: Family<ReasonLabel, Counter>,
+    credential_faults: Family<ReasonLabel, Counter>,
 }
 
 impl TargetMetrics {
@@ -245,6 +276,19 @@ impl TargetMetrics {
             self.rejections[answer as usize].inc();
         }
         self.set_state(state);
+    }
+
+    /// A policy in mode Observe would have refused or ended an attempt.
+    pub(crate) fn observed(&self, reason: &'static str) {
+        self.observed.get_or_create_owned(&ReasonLabel { name: self.name.clone(), reason }).inc();
+    }
+
+    pub(crate) fn credential_fault(&self, fault: CredentialFault) {
+        let reason = match fault {
+            CredentialFault::Refused => "refused",
+            CredentialFault::SpendCap => "spend-cap",
+        };
+        self.credential_faults.get_or_create_owned(&ReasonLabel { name: self.name.clone(), reason }).inc();
     }
 
     pub(crate) fn set_state(&self, state: BreakerState) {

@@ -14,14 +14,17 @@ use std::time::Duration;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use sluice_core::deadline::{Budget, Stage};
+use sluice_core::policy::{Deadlines, Group, Mode};
 use sluice_core::refusal::{Reason, Refusal};
 use sluice_core::wire::Operation;
 
 use crate::agent::Shared;
 use crate::ask::{Ask, Unreadable};
+use crate::attempt::UNLIMITED;
 use crate::attempts;
 use crate::body::Body;
 use crate::client_io::Connection;
+use crate::driven;
 use crate::exchange::{Exchange, Presence};
 use crate::keep_alive;
 use crate::lanes;
@@ -36,6 +39,7 @@ pub(crate) async fn handle(
 ) -> Response<Body> {
     let presence = Presence::begin(&shared);
     let arrived = shared.clock.now();
+    let multiplexed = request.version() == http::Version::HTTP_2;
     let response = match read(&shared, request, &connection).await {
         Ok((policies, ask)) => {
             let format = ask.format;
@@ -44,7 +48,8 @@ pub(crate) async fn handle(
         }
         Err(unanswered) => reply::unanswered(&shared, &unanswered),
     };
-    presence.follow(response)
+    let response = presence.follow(response);
+    if multiplexed { driven::drive(response, connection.write_stall()) } else { response }
 }
 
 /// The whole request, bounded in size, number and time.
@@ -85,7 +90,7 @@ async fn serve(
     let route = route(&policies, &ask)?.clone();
     let rules = &route.targets[0].policy.rules;
     connection.limit_write_stall(rules.streaming.rules.slow_client);
-    let deadline = Budget::new(&rules.deadlines.rules, ask.deadline, ask.facts.stream, arrived);
+    let deadline = Budget::new(&enforced(&rules.deadlines), ask.deadline, ask.facts.stream, arrived);
     let tenant = ask.tenant(&route.policy);
     let lane = ask.lane(&route.policy.lanes);
     let exchange = Arc::new(Exchange::new(shared, policies, route, deadline, tenant, lane));
@@ -94,6 +99,14 @@ async fn serve(
     let keep_alive = keep_alive::of(&exchange, &ask);
     let served = attempts::serve(shared.clone(), exchange, ask.clone());
     keep_alive::bridge(shared, &ask, keep_alive, served).await
+}
+
+/// A group that is only observed sets no deadline; the caller's own stands.
+fn enforced(deadlines: &Group<Deadlines>) -> Deadlines {
+    match deadlines.mode {
+        Mode::Enforce => deadlines.rules.clone(),
+        Mode::Observe => Deadlines { first_token: UNLIMITED, total: UNLIMITED, ..deadlines.rules.clone() },
+    }
 }
 
 fn route<'a>(policies: &'a Policies, ask: &Ask) -> Result<&'a Arc<Route>, Refusal> {

@@ -58,6 +58,8 @@ struct KeepAlive {
     last_sent: Duration,
 }
 
+/// Chunks that are counted after the client has left, at most.
+const LATE_CHUNKS: usize = 16;
 pub(crate) const KEEP_ALIVE_COMMENT: &[u8] = b": keep-alive\n\n";
 
 impl Relay {
@@ -193,15 +195,40 @@ impl Relay {
         self.upstream = None;
         self.drained = None;
         let happening = self.flow.ended().map(|ending| ending.happening.clone())?;
-        self.flow.settle(None);
+        self.flow.settle(self.shared.clock.now());
         let told = matches!(happening, Happening::Finished { .. } | Happening::ErrorInSuccess { .. });
         if told || matches!(happening, Happening::Empty | Happening::NotJson) {
             return None;
         }
         if self.events {
-            return Some(Ok(reply::stream_end(self.flow.operation, &happening)));
+            let inside_event = self.flow.stops_inside_event();
+            return Some(Ok(reply::stream_end(self.flow.operation, &happening, inside_event)));
         }
         Some(Err(Cut))
+    }
+}
+
+impl Drop for Relay {
+    /// The client left. What the provider has delivered by now is counted, without waiting for more; then
+    /// dropping the body cancels the call.
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        let now = self.shared.clock.now();
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        for _ in 0..LATE_CHUNKS {
+            let Some(upstream) = &mut self.upstream else { break };
+            let Poll::Ready(Some(Ok(frame))) = Pin::new(upstream).poll_frame(&mut cx) else { break };
+            if let Ok(chunk) = frame.into_data() {
+                self.flow.take_after_disconnect(now, chunk);
+            }
+        }
+        if self.flow.complete()
+            && let Some(presence) = &mut self.presence
+        {
+            presence.answered();
+        }
     }
 }
 

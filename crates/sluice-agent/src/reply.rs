@@ -18,6 +18,7 @@ use crate::body::Body;
 use crate::exchange::Exchange;
 use crate::headers;
 use crate::lanes::Expired;
+use crate::targets::Target;
 
 /// A request that could not be read, and what its client speaks.
 #[derive(Debug)]
@@ -71,7 +72,11 @@ pub(crate) fn unanswered(shared: &Shared, unanswered: &Unanswered) -> Response<B
         ),
         Unreadable::FramedTwice => refused(
             Reason::InvalidRequest,
-            "the request has both Content-Length and Transfer-Encoding: send one of them".to_owned(),
+            "the request has two of Content-Length and Transfer-Encoding: send one of them".to_owned(),
+        ),
+        Unreadable::TooManyHeaders => refused(
+            Reason::HeadersTooLarge,
+            format!("the request has more than {} headers: send fewer", headers::MOST),
         ),
         Unreadable::NoRoom => refused(
             Reason::LimiterFull,
@@ -100,12 +105,18 @@ fn json(body: bytes::Bytes) -> Response<Body> {
 }
 
 pub(crate) fn expired(exchange: &Exchange, _: Expired, now: Duration) -> Refusal {
-    Refusal::new(Stage::Enqueue, Reason::DeadlineExceeded).evidence(evidence(exchange, now))
+    let evidence = evidence(exchange, &exchange.route.targets[0], now);
+    Refusal::new(Stage::Enqueue, Reason::DeadlineExceeded).evidence(evidence)
 }
 
-/// What every refusal of an exchange shows.
-fn evidence(exchange: &Exchange, now: Duration) -> Evidence {
-    let target = &exchange.route.targets[0];
+/// The grace period of the shutdown ended before there was an answer.
+pub(crate) fn draining(exchange: &Exchange, now: Duration) -> Refusal {
+    let evidence = evidence(exchange, &exchange.route.targets[0], now);
+    Refusal::new(Stage::Attempt, Reason::Draining).evidence(Evidence { upstream_attempt: true, ..evidence })
+}
+
+/// What every refusal of an exchange shows; `target` is the one that decided.
+fn evidence(exchange: &Exchange, target: &Target, now: Duration) -> Evidence {
     Evidence {
         tenant: Some(exchange.tenant.clone()),
         lane: Some(exchange.lane),
@@ -136,24 +147,21 @@ pub(crate) fn unserved(
     if let Some(answer) = unserved.answer {
         return Ok(answer);
     }
-    let mut evidence = evidence(exchange, now);
-    evidence.upstream_attempt = unserved.attempts > 0;
-    evidence.targets = unserved
-        .passed_over
-        .iter()
-        .map(|(target, why, _)| (target.policy.name.clone(), why.as_str()))
-        .chain(
-            unserved
-                .failed
-                .iter()
-                .map(|(target, _, classified)| (target.policy.name.clone(), classified.reason)),
-        )
-        .collect();
-    let refusal = match &unserved.failed {
-        Some((_, happening, _)) => Refusal::new(Stage::Attempt, failed_reason(happening)),
+    let (refusal, decided) = match &unserved.failed {
+        Some((target, happening, _)) => {
+            (Refusal::new(Stage::Attempt, failed_reason(happening)), Some(target.clone()))
+        }
         None => not_admitted(&unserved),
     };
-    Err(refusal.evidence(evidence))
+    let decided = decided.unwrap_or_else(|| exchange.route.targets[0].clone());
+    let failed = unserved.failed.iter().map(|(target, _, why)| (target.policy.name.clone(), why.reason));
+    let passed_over =
+        unserved.passed_over.iter().map(|(target, why, _)| (target.policy.name.clone(), why.as_str()));
+    Err(refusal.evidence(Evidence {
+        upstream_attempt: unserved.attempts > 0,
+        targets: passed_over.chain(failed).collect(),
+        ..evidence(exchange, &decided, now)
+    }))
 }
 
 fn failed_reason(happening: &Happening) -> Reason {
@@ -167,30 +175,29 @@ fn failed_reason(happening: &Happening) -> Reason {
     }
 }
 
-/// Nothing was even sent. When asking again may help is the soonest of what the targets said.
-fn not_admitted(unserved: &Unserved) -> Refusal {
-    let why = |(_, why, _): &(Arc<_>, PassedOver, Option<Duration>)| *why;
-    if unserved.passed_over.is_empty() {
-        return Refusal::new(Stage::Target, Reason::NoSuchTarget);
+/// Nothing was even sent. When asking again may help is the soonest of what the targets said; that target
+/// decides.
+fn not_admitted(unserved: &Unserved) -> (Refusal, Option<Arc<Target>>) {
+    if unserved.out_of_time {
+        return (Refusal::new(Stage::Target, Reason::DeadlineExceeded), None);
     }
+    let Some((first, why_first, _)) = unserved.passed_over.first() else {
+        return (Refusal::new(Stage::Target, Reason::NoSuchTarget), None);
+    };
+    let never = |why: &PassedOver| matches!(why, PassedOver::NeverFits | PassedOver::NoCredential);
     if let Some(never_fits) = unserved.never_fits
-        && unserved
-            .passed_over
-            .iter()
-            .all(|one| matches!(why(one), PassedOver::NeverFits | PassedOver::NoCredential))
+        && unserved.passed_over.iter().all(|(_, why, _)| never(why))
     {
-        return Refusal::new(Stage::Estimate, Reason::NeverFits).detail(never_fits.to_string());
+        let refusal = Refusal::new(Stage::Estimate, Reason::NeverFits).detail(never_fits.to_string());
+        return (refusal, Some(first.clone()));
     }
-    let soonest = unserved
-        .passed_over
-        .iter()
-        .filter_map(|one| one.2.map(|again| (again, one.1)))
-        .min_by_key(|(again, _)| *again);
-    let reason = soonest.map_or_else(|| unserved.passed_over.first().map(why), |(_, why)| Some(why));
-    let refusal = Refusal::new(Stage::Admit, reason.map_or(Reason::NoTarget, reason_of));
-    match soonest {
-        Some((again, _)) => refusal.retry_after(again.max(Duration::from_millis(1))),
-        None => refusal,
+    let told = unserved.passed_over.iter().filter_map(|(target, why, again)| Some((target, why, (*again)?)));
+    match told.min_by_key(|(.., again)| *again) {
+        Some((target, why, again)) => {
+            let refusal = Refusal::new(Stage::Admit, reason_of(*why));
+            (refusal.retry_after(again.max(Duration::from_millis(1))), Some(target.clone()))
+        }
+        None => (Refusal::new(Stage::Admit, reason_of(*why_first)), Some(first.clone())),
     }
 }
 
@@ -239,7 +246,9 @@ fn degraded(exchange: &Exchange, ask: &Ask) -> Option<Response<Body>> {
 }
 
 /// The last event of a stream that did not end in order.
-pub(crate) fn stream_end(operation: Operation, happening: &Happening) -> bytes::Bytes {
+///
+/// `inside_event`: what was forwarded stops inside an event, which a blank line has to end first.
+pub(crate) fn stream_end(operation: Operation, happening: &Happening, inside_event: bool) -> bytes::Bytes {
     let refusal = match happening {
         Happening::TotalDeadline { .. } => Refusal::new(Stage::Relay, Reason::DeadlineExceeded),
         Happening::Stalled => Refusal::new(Stage::Relay, Reason::UpstreamTimeout)
@@ -249,7 +258,8 @@ pub(crate) fn stream_end(operation: Operation, happening: &Happening) -> bytes::
         _ => Refusal::new(Stage::Relay, Reason::UpstreamInvalid)
             .detail("the provider's stream was cut; the answer is not complete"),
     };
-    refusal.render_in_stream(operation)
+    let event = refusal.render_in_stream(operation);
+    if inside_event { [b"\n\n".as_slice(), &event].concat().into() } else { event }
 }
 
 /// A provider's error status behind a 200 that has gone out.

@@ -60,7 +60,7 @@ pub(crate) async fn state(shared: &Shared) -> AgentState {
         namespace: shared.identity.namespace.clone(),
         policy_version: policies.version.to_string(),
         store: store(shared),
-        exchanges: exchanges(shared, &routes),
+        exchanges: exchanges(shared),
         routes,
         rejected: shared.rejected.lock().clone(),
     }
@@ -79,13 +79,13 @@ fn store(shared: &Shared) -> StoreState {
     }
 }
 
-fn exchanges(shared: &Shared, routes: &[RouteState]) -> ExchangeCounts {
+fn exchanges(shared: &Shared) -> ExchangeCounts {
     let metrics = &shared.metrics;
     ExchangeCounts {
         total: metrics.exchanges.get(),
         in_flight: u64::try_from(metrics.exchanges_in_flight.get()).unwrap_or(0),
         refused: metrics.refused_total.get(),
-        failed_over: routes.iter().flat_map(|route| &route.targets).map(|target| target.failovers).sum(),
+        failed_over: metrics.failed_over.get(),
         cancelled: metrics.cancelled.get(),
         unsettled: shared.unsettled.load(Ordering::Acquire),
     }

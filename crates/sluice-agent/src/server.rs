@@ -20,24 +20,25 @@ use tokio_util::task::TaskTracker;
 use crate::body::Body;
 use crate::client_io::{ClientIo, Connection};
 use crate::drain::Drain;
+use crate::headers;
 
-const HEADERS_MAX: usize = 100;
-const HEADER_BYTES_MAX: usize = 64 * 1024;
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECTIONS_MAX: usize = 10_000;
 const STREAMS_MAX: u32 = 256;
 /// Before a response has set the route's own.
 const WRITE_STALL: Duration = sluice_core::defaults::streaming::SLOW_CLIENT;
+/// Streams that were told to end get this long to write their last event; then the connection is cut.
+const END_GRACE: Duration = Duration::from_secs(2);
 /// After a failed accept (out of file descriptors, say) nothing is gained by asking again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves until `drain` says stop, then until the last connection has ended.
-pub(crate) async fn serve<H, F>(listener: TcpListener, drain: Drain, handle: H)
+pub(crate) async fn serve<H, F>(listener: TcpListener, drain: Drain, header_timeout: Duration, handle: H)
 where
     H: Fn(Request<Incoming>, Arc<Connection>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Response<Body>> + Send + 'static,
 {
     let connections = TaskTracker::new();
+    let builder = Arc::new(connection_builder(header_timeout));
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let accepted = tokio::select! {
@@ -46,9 +47,9 @@ where
         };
         match accepted {
             Ok((socket, permit)) => {
-                let (handle, drain) = (handle.clone(), drain.clone());
+                let (handle, drain, builder) = (handle.clone(), drain.clone(), builder.clone());
                 connections.spawn(async move {
-                    serve_connection(socket, drain, handle).await;
+                    serve_connection(socket, &builder, drain, handle).await;
                     drop(permit);
                 });
             }
@@ -73,8 +74,12 @@ async fn accept(
     Ok((socket, permit))
 }
 
-async fn serve_connection<H, F>(socket: TcpStream, drain: Drain, handle: H)
-where
+async fn serve_connection<H, F>(
+    socket: TcpStream,
+    builder: &auto::Builder<TokioExecutor>,
+    drain: Drain,
+    handle: H,
+) where
     H: Fn(Request<Incoming>, Arc<Connection>) -> F,
     F: Future<Output = Response<Body>> + Send + 'static,
 {
@@ -84,13 +89,15 @@ where
         let response = handle(request, connection.clone());
         async move { Ok::<_, Infallible>(response.await) }
     });
-    let builder = connection_builder();
     let mut served = std::pin::pin!(builder.serve_connection(io, service));
     let ended = tokio::select! {
         ended = served.as_mut() => ended,
         () = drain.stopped() => {
             served.as_mut().graceful_shutdown();
-            served.await
+            tokio::select! {
+                ended = served.as_mut() => ended,
+                () = cut(&drain) => return tracing::warn!("a connection did not end in time and is cut"),
+            }
         }
     };
     if let Err(error) = ended {
@@ -99,20 +106,25 @@ where
     }
 }
 
-fn connection_builder() -> auto::Builder<TokioExecutor> {
+async fn cut(drain: &Drain) {
+    drain.ended().await;
+    tokio::time::sleep(END_GRACE).await;
+}
+
+fn connection_builder(header_timeout: Duration) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
-        .max_headers(HEADERS_MAX)
-        .max_buf_size(HEADER_BYTES_MAX);
+        .header_read_timeout(header_timeout)
+        .max_headers(headers::MOST)
+        .max_buf_size(headers::MOST_BYTES);
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_header_list_size(HEADER_BYTES_MAX as u32)
+        .max_header_list_size(headers::MOST_BYTES as u32)
         .max_concurrent_streams(STREAMS_MAX)
-        .max_send_buf_size(HEADER_BYTES_MAX)
+        .max_send_buf_size(headers::MOST_BYTES)
         .keep_alive_interval(Some(Duration::from_secs(30)))
         .keep_alive_timeout(Duration::from_secs(20));
     builder

@@ -81,7 +81,7 @@ pub struct TargetState {
     pub paused_for_ms: u64,
     pub attempts: u64,
     pub retries: u64,
-    /// Exchanges that went on past this target.
+    /// Exchanges that went on past this target to another.
     pub failovers: u64,
     /// By what they meant to the breaker.
     pub verdicts: Vec<(&'static str, u64)>,

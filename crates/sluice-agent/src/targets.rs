@@ -11,11 +11,12 @@ use parking_lot::Mutex;
 use sluice_core::admission::{AdmitReply, BreakerState};
 use sluice_core::estimate::Ratio;
 use sluice_core::limiter::Limiter;
-use sluice_core::policy::{Credential, Retries, SecretKey, SecretValue, TargetPolicy};
+use sluice_core::policy::{Credential, Mode, SecretKey, SecretValue, TargetPolicy};
 use sluice_core::quantile::DecayingHistogram;
-use sluice_core::retry::Budget;
 use sluice_core::target_id::TargetId;
 
+use crate::brakes::Brakes;
+use crate::clock::Clock;
 use crate::metrics::{Metrics, TargetMetrics};
 use crate::upstream::{CredentialHeader, Origin};
 
@@ -37,7 +38,7 @@ pub(crate) struct Target {
 pub(crate) struct TargetLive {
     pub(crate) limiter: Mutex<Limiter>,
     in_flight: AtomicU32,
-    pub(crate) budget: Mutex<Budget>,
+    pub(crate) brakes: Mutex<Brakes>,
     /// Bytes of text that make a token, as its usage reports show.
     pub(crate) ratio: Mutex<Ratio>,
     /// TTFT of all attempts: what is shown.
@@ -47,16 +48,22 @@ pub(crate) struct TargetLive {
     /// Whether the last admission found the breaker closed.
     healthy: AtomicBool,
     tokens_left: Mutex<Option<i64>>,
+    /// How long slots are held.
+    held: Mutex<DecayingHistogram>,
 }
 
 /// A place in flight to a target; held until the stream ends.
 pub(crate) struct Slot {
     live: Arc<TargetLive>,
     metrics: Arc<TargetMetrics>,
+    clock: Clock,
+    taken: Duration,
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
+        let now = self.clock.now();
+        self.live.held.lock().record(now, now.saturating_sub(self.taken));
         self.live.in_flight.fetch_sub(1, Ordering::AcqRel);
         self.metrics.in_flight.dec();
     }
@@ -71,6 +78,18 @@ impl TargetLive {
         if self.healthy.load(Ordering::Relaxed) {
             self.healthy_ttft.lock().record(now, ttft);
         }
+    }
+
+    /// No first token came for `waited`.
+    pub(crate) fn no_first_token(&self, now: Duration, waited: Duration) {
+        self.limiter.lock().on_no_first_token(now, waited);
+    }
+
+    /// When a slot is expected to be free. By Little's law slots are given back at the rate of `in flight / time
+    /// held`. `None`: none has been held yet.
+    pub(crate) fn slot_expected(&self, now: Duration) -> Option<Duration> {
+        let held = self.held.lock().percentile(now, 50)?;
+        Some(held / self.in_flight.load(Ordering::Relaxed).max(1))
     }
 
     /// What an admission told of the target's state.
@@ -88,13 +107,17 @@ impl TargetLive {
 
 impl Target {
     /// A place in flight, unless the limit is reached. An observed limit is counted but never refuses.
-    pub(crate) fn take_slot(&self) -> Option<Slot> {
+    pub(crate) fn take_slot(&self, clock: Clock) -> Option<Slot> {
         let limit = self.live.limiter.lock().limit();
-        let enforced = self.policy.rules.concurrency.mode == sluice_core::policy::Mode::Enforce;
+        let enforced = self.policy.rules.concurrency.mode == Mode::Enforce;
         let take = |in_flight: u32| (!enforced || in_flight < limit).then_some(in_flight + 1);
-        self.live.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok()?;
+        let before = self.live.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok()?;
+        if before >= limit {
+            self.metrics.observed("limiter-full");
+        }
         self.metrics.in_flight.inc();
-        Some(Slot { live: self.live.clone(), metrics: self.metrics.clone() })
+        let (live, metrics) = (self.live.clone(), self.metrics.clone());
+        Some(Slot { live, metrics, clock, taken: clock.now() })
     }
 
     pub(crate) fn in_flight(&self) -> u32 {
@@ -147,16 +170,17 @@ impl TargetRegistry {
             Arc::new(TargetLive {
                 limiter: Mutex::new(Limiter::new(&rules.concurrency.rules)),
                 in_flight: AtomicU32::new(0),
-                budget: Mutex::new(budget(&rules.retries.rules)),
+                brakes: Mutex::new(Brakes::new(&rules.retries.rules)),
                 ratio: Mutex::new(Ratio::default()),
                 ttft: Mutex::new(DecayingHistogram::new(SHOWN_HALF_LIFE)),
                 healthy_ttft: Mutex::new(DecayingHistogram::new(DecayingHistogram::HALF_LIFE)),
                 healthy: AtomicBool::new(true),
                 tokens_left: Mutex::new(None),
+                held: Mutex::new(DecayingHistogram::new(DecayingHistogram::HALF_LIFE)),
             })
         });
         known.limiter.lock().configure(&rules.concurrency.rules);
-        known.budget.lock().set_percent(rules.retries.rules.budget_percent);
+        known.brakes.lock().configure(&rules.retries.rules);
         known.clone()
     }
 
@@ -164,11 +188,6 @@ impl TargetRegistry {
     pub(crate) fn retain(&self, keep: impl Fn(&TargetId) -> bool) {
         self.live.lock().retain(|id, live| keep(id) || live.in_flight.load(Ordering::Acquire) > 0);
     }
-}
-
-fn budget(rules: &Retries) -> Budget {
-    use sluice_core::defaults::retries as d;
-    Budget::new(rules.budget_percent, d::BUDGET_MINIMUM, d::BUDGET_WINDOW)
 }
 
 fn credential(

@@ -7,15 +7,11 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::agent::Shared;
 
-/// Tells transitions until the agent drains.
+/// Tells transitions until the agent ends.
 pub(crate) async fn tell(shared: Arc<Shared>) {
     let mut events = shared.store.transitions();
     loop {
-        let event = tokio::select! {
-            () = shared.drain.stopped() => return,
-            event = events.recv() => event,
-        };
-        match event {
+        match events.recv().await {
             Ok(event) => tell_one(&shared, &event),
             Err(RecvError::Lagged(missed)) => tracing::warn!(missed, "breaker transitions went untold"),
             Err(RecvError::Closed) => return,

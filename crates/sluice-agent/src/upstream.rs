@@ -20,6 +20,11 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const IDLE_PER_TARGET: usize = 256;
 /// hyper's read buffer of one connection: what is read ahead of a slow client.
 const READ_BUFFER_BYTES: usize = 64 * 1024;
+/// The same of an HTTP/2 stream; a connection has room for sixty-four that nobody reads.
+const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 64 * STREAM_WINDOW_BYTES;
+/// A connection that answers no ping is dead, whatever TCP thinks.
+const PING_EVERY: Duration = Duration::from_secs(30);
 
 pub(crate) struct Upstream {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
@@ -31,6 +36,8 @@ pub(crate) enum SendFault {
     Dns,
     Connect,
     Tls,
+    /// Connecting took too long.
+    Timeout,
     /// The connection ended before the answer's headers.
     Reset,
 }
@@ -52,7 +59,11 @@ impl Upstream {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)
             .pool_max_idle_per_host(IDLE_PER_TARGET)
+            .timer(TokioTimer::new())
             .http1_max_buf_size(READ_BUFFER_BYTES)
+            .http2_initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .http2_initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .http2_keep_alive_interval(PING_EVERY)
             .build(tls);
         Ok(Self { client })
     }
@@ -73,10 +84,13 @@ fn fault(error: &ClientError) -> SendFault {
         if error.is::<rustls::Error>() {
             return SendFault::Tls;
         }
-        if let Some(io) = error.downcast_ref::<std::io::Error>()
-            && io.get_ref().is_some_and(|inner| inner.is::<rustls::Error>())
-        {
-            return SendFault::Tls;
+        if let Some(io) = error.downcast_ref::<std::io::Error>() {
+            if io.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) {
+                return SendFault::Tls;
+            }
+            if io.kind() == std::io::ErrorKind::TimedOut {
+                return SendFault::Timeout;
+            }
         }
         // hyper-util's connector says so in words only.
         if error.to_string().starts_with("dns error") {
