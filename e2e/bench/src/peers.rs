@@ -1,0 +1,172 @@
+//! Who is measured, and how each is started: alone, on a core of its own, on a loopback port.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+
+use crate::process::{Process, free_port};
+use crate::redis::Redis;
+
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Peer {
+    /// The mock alone: what every other figure contains.
+    #[default]
+    Direct,
+    Nginx,
+    Envoy,
+    /// The agent with its state in itself.
+    Embedded,
+    /// The agent with its state in Redis on loopback.
+    Redis,
+}
+
+impl Peer {
+    pub const ALL: [Self; 5] = [Self::Direct, Self::Nginx, Self::Envoy, Self::Embedded, Self::Redis];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Nginx => "nginx",
+            Self::Envoy => "Envoy",
+            Self::Embedded => "Sluice, embedded",
+            Self::Redis => "Sluice, Redis",
+        }
+    }
+}
+
+/// Where the programs are.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Programs {
+    #[arg(long, default_value = "nginx")]
+    pub nginx: PathBuf,
+    #[arg(long, default_value = "envoy")]
+    pub envoy: PathBuf,
+    #[arg(long)]
+    pub sluice: PathBuf,
+}
+
+/// A peer that serves; Redis too, where it needs one.
+pub struct Running {
+    pub port: u16,
+    pub process: Option<Process>,
+    pub redis: Option<Redis>,
+    /// Its files; gone when it is.
+    _directory: tempfile::TempDir,
+}
+
+/// Where things run.
+#[derive(Debug, Clone, Copy)]
+pub struct Cores {
+    /// The load, the mock and Redis.
+    pub load: usize,
+    pub peer: usize,
+}
+
+impl Running {
+    pub async fn start(peer: Peer, programs: &Programs, upstream: u16, cores: Cores) -> anyhow::Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let path = directory.path();
+        let port = free_port().await?;
+        let log = path.join("peer.log");
+        let redis = if peer == Peer::Redis { Some(Redis::start(cores.load, path).await?) } else { None };
+        let line = match peer {
+            Peer::Direct => {
+                return Ok(Self { port: upstream, process: None, redis: None, _directory: directory });
+            }
+            Peer::Nginx => nginx(programs, path, port, upstream)?,
+            Peer::Envoy => envoy(programs, path, port, upstream)?,
+            Peer::Embedded | Peer::Redis => {
+                let mut line = sluice(programs, path, port, free_port().await?, upstream)?;
+                if let Some(redis) = &redis {
+                    line.extend(["--redis".to_owned(), redis.url()]);
+                }
+                line
+            }
+        };
+        let mut process = Process::start(peer.name(), cores.peer, &log, &line)?;
+        process.listening(port, &log).await?;
+        Ok(Self { port, process: Some(process), redis, _directory: directory })
+    }
+
+    pub async fn stop(self) -> anyhow::Result<()> {
+        if let Some(process) = self.process {
+            process.stop().await?;
+        }
+        if let Some(redis) = self.redis {
+            redis.stop().await?;
+        }
+        Ok(())
+    }
+}
+
+fn nginx(programs: &Programs, path: &Path, port: u16, upstream: u16) -> anyhow::Result<Vec<String>> {
+    let values = [
+        ("@DIR@", path.display().to_string()),
+        ("@LISTEN@", format!("127.0.0.1:{port}")),
+        ("@UPSTREAM@", format!("127.0.0.1:{upstream}")),
+    ];
+    let config = fill(include_str!("../peers/nginx.conf"), &values, path, "nginx.conf")?;
+    Ok(vec![
+        text(&programs.nginx),
+        "-p".into(),
+        text(path),
+        "-c".into(),
+        config,
+        "-e".into(),
+        "stderr".into(),
+    ])
+}
+
+fn envoy(programs: &Programs, path: &Path, port: u16, upstream: u16) -> anyhow::Result<Vec<String>> {
+    let values = [("@LISTEN_PORT@", port.to_string()), ("@UPSTREAM_PORT@", upstream.to_string())];
+    let config = fill(include_str!("../peers/envoy.yaml"), &values, path, "envoy.yaml")?;
+    let options = ["--concurrency", "1", "--log-level", "error", "--disable-hot-restart"];
+    let line = [text(&programs.envoy), "-c".into(), config];
+    Ok(line.into_iter().chain(options.map(str::to_owned)).collect())
+}
+
+fn sluice(
+    programs: &Programs,
+    path: &Path,
+    port: u16,
+    admin: u16,
+    upstream: u16,
+) -> anyhow::Result<Vec<String>> {
+    let manifests = path.join("manifests");
+    fs::create_dir(&manifests)?;
+    let values = [("@UPSTREAM@", format!("127.0.0.1:{upstream}"))];
+    fill(include_str!("../manifests/route.yaml"), &values, &manifests, "route.yaml")?;
+    Ok(vec![
+        text(&programs.sluice),
+        "run".into(),
+        "--filename".into(),
+        text(&manifests),
+        "--agents".into(),
+        "1".into(),
+        "--listen".into(),
+        format!("127.0.0.1:{port}"),
+        "--admin".into(),
+        format!("127.0.0.1:{admin}"),
+        "--no-view".into(),
+    ])
+}
+
+/// Writes a configuration with its placeholders filled; returns its path.
+fn fill(template: &str, values: &[(&str, String)], directory: &Path, name: &str) -> anyhow::Result<String> {
+    let mut filled = template.to_owned();
+    for (placeholder, value) in values {
+        filled = filled.replace(placeholder, value);
+    }
+    let path = directory.join(name);
+    fs::write(&path, filled).with_context(|| format!("{}", path.display()))?;
+    Ok(text(&path))
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
