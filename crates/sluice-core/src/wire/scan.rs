@@ -102,8 +102,15 @@ fn string_end(json: &[u8], start: usize) -> Option<usize> {
         return None;
     }
     let mut at = start + 1;
+    // Most strings are short, and for those a plain loop beats the set-up of a vector search.
+    let near = json.len().min(at + 24);
     loop {
-        at += memchr2(b'"', b'\\', json.get(at..)?)?;
+        while at < near && !matches!(json[at], b'"' | b'\\') {
+            at += 1;
+        }
+        if at >= near {
+            at += memchr2(b'"', b'\\', json.get(at..)?)?;
+        }
         if json[at] == b'"' {
             return Some(at + 1);
         }
