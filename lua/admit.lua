@@ -1,4 +1,5 @@
 #!lua
+-- uses numbers settings breaker bucket
 -- Leave to send one attempt.
 --
 -- KEYS  1 breaker, 2 quota, 3 admission; 4 the tenant's own share, when it has one
@@ -20,15 +21,15 @@ end
 revision = revision + 0
 local observe_breaker, observe_quota = flags % 2 == 1, flags + 0 >= 2
 
-local b = call('HMGET', KEYS[1], 'c', 'k', 's', 'r')
-local q = call('HMGET', KEYS[2], 'c', 'q')
+local b = call('HMGET', KEYS[1], 'c', 'k', 's', 'r', 'm')
+local q = call('HMGET', KEYS[2], 'c', 'm', 'q')
 local own = KEYS[4] and call('HMGET', KEYS[4], 'q')
 local time = call('TIME')
 local server = time[1] * 1000 + floor(time[2] / 1000)
 
 -- The breaker.
 local now, offset = breaker_clock(b[2], server)
-local rules, head, replaced = ruling(b[1], revision, ARGV[2], now, BREAKER)
+local rules, head, replaced = ruling(b[1], b[5], revision, ARGV[2], now, BREAKER)
 if not rules then
   return redis.error_reply('SLUICE argument 2 is no breaker settings')
 end
@@ -59,24 +60,17 @@ if refusal and observe_breaker then
 end
 
 -- The quota: paused, then the ramp, then requests, then tokens.
-local quota, quota_head, quota_was
-do
-  local at = server
-  if q[2] then
-    local last, off = match(q[2], '^%-?%d+ %d+ (%d+) (%d+) ')
-    at = clock(last + 0, off + 0, server)
-  end
-  quota, quota_head, quota_was = ruling(q[1], revision, ARGV[3], at, QUOTA)
-end
+local at, off, left, requests, last, paused, rate, throttled, refill = bucket_state(q[3], server)
+local quota, quota_head, quota_was = ruling(q[1], q[2], revision, ARGV[3], at, QUOTA)
 if not quota then
   return redis.error_reply('SLUICE argument 3 is no quota settings')
 end
-local tpm, burst, rpm, reserved, longest, pause, shrink, least, recovery, delay = match(quota, QUOTA)
-tpm, burst, rpm, reserved = tonumber(tpm), burst + 0, tonumber(rpm), reserved + 0
-recovery, delay = recovery + 0, delay + 0
+local tpm, burst, rpm, reserved, recovery, delay =
+  match(quota, '^(%d*) (%d+) (%d*) (%d+) %d+ %d+ %d+ %d+ (%d+) (%d+)$')
+tpm, burst, rpm, recovery, delay = tonumber(tpm), burst + 0, tonumber(rpm), recovery + 0, delay + 0
 local rest = max(0, 100 - reserved)
-local left, requests, at, off, paused, rate, throttled, refill =
-  refilled(q[2], server, tpm, burst, rpm, rest, recovery, delay, quota_was)
+left, requests, rate, refill =
+  refilled(at, left, requests, last, rate, throttled, refill, tpm, burst, rpm, rest, recovery, delay, quota_was)
 local speed = rate_at(rate, throttled, recovery, delay, at)
 local spend = true
 if not refusal and at < paused then
@@ -226,7 +220,7 @@ if not refusal then
     end
   end
 end
-if (not refusal and spend or quota_head) and (tpm or rpm or q[2]) then
+if (not refusal and spend or quota_head) and (tpm or rpm or q[3]) then
   call(
     'HSET', KEYS[2], 'q',
     format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', left, requests, at, off, paused, rate, throttled, refill)
@@ -236,12 +230,12 @@ if (not refusal and spend or quota_head) and (tpm or rpm or q[2]) then
     call('PEXPIRE', KEYS[4], TTL)
   end
   if quota_head then
-    call('HSET', KEYS[2], 'c', quota_head)
+    call('HSET', KEYS[2], 'c', quota, 'm', quota_head)
     call('PEXPIRE', KEYS[2], TTL)
   end
 end
 if head then
-  call('HSET', KEYS[1], 'c', head, 'k', format('%.0f %.0f', now, offset))
+  call('HSET', KEYS[1], 'c', rules, 'm', head, 'k', format('%.0f %.0f', now, offset))
   if replaced and match(replaced, '^%d+ %d+ %d+') ~= match(rules, '^%d+ %d+ %d+') then
     call('HSET', KEYS[1], 'w', '')
   end

@@ -1,4 +1,5 @@
 #!lua
+-- uses numbers settings breaker
 -- Only in an agent's own home: begins from the last state that it saw of the shared one.
 --
 -- KEYS  1 breaker
@@ -12,11 +13,11 @@ local revision, state, epoch, open = match(ARGV[1], '^(%d+) ([0-2]) (%d+) (%d+)$
 if not revision or not (revision + epoch + open < LIMIT) then
   return redis.error_reply('SLUICE argument 1 is no state')
 end
-local b = call('HMGET', KEYS[1], 'c', 'k', 's')
+local b = call('HMGET', KEYS[1], 'c', 'k', 's', 'm')
 local time = call('TIME')
 local server = time[1] * 1000 + floor(time[2] / 1000)
 local now, offset = breaker_clock(b[2], server)
-local rules, head = ruling(b[1], revision + 0, ARGV[2], now, BREAKER)
+local rules, head = ruling(b[1], b[4], revision + 0, ARGV[2], now, BREAKER)
 if not rules then
   return redis.error_reply('SLUICE argument 2 is no breaker settings')
 end
@@ -28,7 +29,7 @@ if not (own == 2 and now < till) then
     'HSET', KEYS[1], 'k', format('%.0f %.0f', now, offset), 'p', '', 'w', '', 'o', ARGV[3],
     's', format('%d %.0f %.0f %.0f 0 %.0f 0', own, own_epoch, till, cool, reference)
   )
-  call('HSET', KEYS[1], 'c', head or b[1])
+  call('HSET', KEYS[1], 'c', rules, 'm', head or b[4])
   call('PEXPIRE', KEYS[1], lifetime(rules))
 end
 return { own, own_epoch }

@@ -1,4 +1,5 @@
 #!lua
+-- uses numbers settings window breaker reference bucket
 -- What an attempt meant to the breaker, and what it used.
 --
 -- KEYS  1 breaker, 2 quota, 3 admission; 4 the tenant's own share, when it has one
@@ -21,23 +22,19 @@ end
 revision, asked, verdict, draw, share = revision + 0, asked + 0, verdict + 0, draw + 0, share + 0
 
 local record = call('GET', KEYS[3])
-local b = call('HMGET', KEYS[1], 'c', 'k', 's', 'w', 'p')
-local q = call('HMGET', KEYS[2], 'c', 'q')
+local b = call('HMGET', KEYS[1], 'c', 'k', 's', 'w', 'p', 'm')
+local q = call('HMGET', KEYS[2], 'c', 'm', 'q')
 local own = KEYS[4] and call('HMGET', KEYS[4], 'q')
 local time = call('TIME')
 local server = time[1] * 1000 + floor(time[2] / 1000)
 
 local now, offset = breaker_clock(b[2], server)
-local rules, head, replaced = ruling(b[1], revision, ARGV[2], now, BREAKER)
+local rules, head, replaced = ruling(b[1], b[6], revision, ARGV[2], now, BREAKER)
 if not rules then
   return redis.error_reply('SLUICE argument 2 is no breaker settings')
 end
-local quota_now = server
-if q[2] then
-  local last, off = match(q[2], '^%-?%d+ %d+ (%d+) (%d+) ')
-  quota_now = clock(last + 0, off + 0, server)
-end
-local quota, quota_head, quota_was = ruling(q[1], revision, ARGV[3], quota_now, QUOTA)
+local at, off, left, requests, last, paused, rate, throttled, refill = bucket_state(q[3], server)
+local quota, quota_head, quota_was = ruling(q[1], q[2], revision, ARGV[3], at, QUOTA)
 if not quota then
   return redis.error_reply('SLUICE argument 3 is no quota settings')
 end
@@ -141,8 +138,8 @@ local forgiven, quota_text, own_text = 0, nil, nil
 if (debit and tpm) or throttle then
   local rest = max(0, 100 - reserved)
   local full = burst * rest * 60000
-  local left, requests, at, off, paused, rate, throttled, refill =
-    refilled(q[2], server, tpm, burst, rpm, rest, recovery, delay, quota_was)
+  left, requests, rate, refill =
+    refilled(at, left, requests, last, rate, throttled, refill, tpm, burst, rpm, rest, recovery, delay, quota_was)
   if debit and tpm then
     local mine = own and own_share(own[1], refill, tpm, burst, share) or 0
     local more = used * UNIT - from_own - from_rest
@@ -192,7 +189,7 @@ if quota_text then
     call('PEXPIRE', KEYS[4], TTL)
   end
   if quota_head then
-    call('HSET', KEYS[2], 'c', quota_head)
+    call('HSET', KEYS[2], 'c', quota, 'm', quota_head)
     call('PEXPIRE', KEYS[2], TTL)
   end
 end
@@ -217,7 +214,7 @@ if b[3] then
     call('HSET', KEYS[1], 'o', opener)
   end
   if head then
-    call('HSET', KEYS[1], 'c', head)
+    call('HSET', KEYS[1], 'c', rules, 'm', head)
     call('PEXPIRE', KEYS[1], lifetime(rules))
   end
 end

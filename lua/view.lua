@@ -1,4 +1,5 @@
 #!lua flags=no-writes
+-- uses numbers settings window breaker bucket
 -- A target's state, for agents that (re)connect and for people.
 --
 -- KEYS  1 breaker, 2 quota
@@ -6,16 +7,17 @@
 -- Reply 1 state, 2 epoch, 3 open for, 4 calls, 5 failures, 6 slow, 7 stalls, 8 probes out,
 --       9 tokens left (NONE: not limited), 10 paused for, 11 rate in percent, 12 ramping; 13 opener's traceparent
 local NONE = -9007199254740991
-local b = call('HMGET', KEYS[1], 'c', 'k', 's', 'w', 'p', 'o')
-local q = call('HMGET', KEYS[2], 'c', 'q')
+local b = call('HMGET', KEYS[1], 'c', 'k', 's', 'w', 'p', 'o', 'm')
+local q = call('HMGET', KEYS[2], 'c', 'm', 'q')
 local time = call('TIME')
 local server = time[1] * 1000 + floor(time[2] / 1000)
 
 local now = breaker_clock(b[2], server)
 -- The revision 0 never replaces anything, and nothing is written here: only settings that are used by
 -- nobody give way to the caller's.
-local rules = ruling(b[1], 0, ARGV[1], now, BREAKER)
-local quota = ruling(q[1], 0, ARGV[2], server, QUOTA)
+local rules = ruling(b[1], b[7], 0, ARGV[1], now, BREAKER)
+local at, _, left, requests, last, paused, rate, throttled, refill = bucket_state(q[3], server)
+local quota = ruling(q[1], q[2], 0, ARGV[2], at, QUOTA)
 if not rules or not quota then
   return redis.error_reply('SLUICE arguments are no settings')
 end
@@ -26,8 +28,8 @@ local ramp = match(rules, '(%d+) %d+$')
 
 local tpm, burst, rpm, reserved, _, _, _, _, recovery, delay = match(quota, QUOTA)
 tpm, rpm, recovery, delay = tonumber(tpm), tonumber(rpm), recovery + 0, delay + 0
-local left, _, at, _, paused, rate, throttled =
-  refilled(q[2], server, tpm, burst + 0, rpm, max(0, 100 - reserved), recovery, delay)
+local rest = max(0, 100 - reserved)
+left = refilled(at, left, requests, last, rate, throttled, refill, tpm, burst + 0, rpm, rest, recovery, delay)
 return {
   state, epoch, state == 2 and max(0, till - now) or 0, calls, failures, slow, stalls, state == 1 and out or 0,
   tpm and floor(left / UNIT) or NONE, max(0, paused - at), floor(rate_at(rate, throttled, recovery, delay, at) / 10000),

@@ -35,30 +35,3 @@ local function permits_out(text, now, nonce, without)
   end
   return kept, out, soonest, held
 end
-
--- Everything in the window.
-local function window(rules, text, now, kind)
-  local counted, span, buckets = match(rules, '^(%d+) (%d+) (%d+)')
-  if counted == '0' then
-    return time_window(text or '', span + 0, buckets + 0, now, kind)
-  end
-  return count_window(text or '', span + 0, kind)
-end
-
--- `r`: the most admissions in one minute of the last ten.
-local function busiest(text, now)
-  local minute, count, older = match(text or '', '^(%d+) (%d+) (.*)$')
-  if not minute then
-    return 0
-  end
-  local first, most = floor(now / 60000) - 10, 0
-  if minute + 0 >= first then
-    most = count + 0
-  end
-  for past, admitted in gmatch(older, '(%d+):(%d+);') do
-    if past + 0 >= first then
-      most = max(most, admitted + 0)
-    end
-  end
-  return most
-end

@@ -31,18 +31,26 @@ local function advance(rate, throttled, recovery, delay, from, to)
   return floor(area / 1000)
 end
 
--- A quota's bucket, refilled: tokens, requests, now, offset, paused until, rate, last 429, refill clock.
--- `rest` is the percentage of the tokens that no tenant has reserved. A new bucket is full, and so is one
--- whose settings before (`was`) had no limit.
-local function refilled(stored, server, tpm, burst, rpm, rest, recovery, delay, was)
-  local full, full_requests = burst * rest * 60000, (rpm or 0) * UNIT
-  if not stored then
-    return full, full_requests, server, 0, 0, 1000000, 0, 0
-  end
+-- `q`: the quota's own clock and its offset, then tokens, requests, last, paused until, rate, last 429 and refill
+-- clock. A bucket that is not there has no tokens (nil): it begins full.
+local function bucket_state(text, server)
   local tokens, requests, last, offset, paused, rate, throttled, refill =
-    match(stored, '^(%-?%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
-  last, rate, throttled = last + 0, rate + 0, throttled + 0
+    match(text or '', '^(%-?%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  if not tokens then
+    return server, 0, nil, 0, server, 0, 1000000, 0, 0
+  end
+  last = last + 0
   local now, off = clock(last, offset + 0, server)
+  return now, off, tokens + 0, requests + 0, last, paused + 0, rate + 0, throttled + 0, refill + 0
+end
+
+-- Tokens, requests, rate and refill clock at `now`. `rest` is the percentage of the tokens that no tenant has
+-- reserved. A bucket whose settings before (`was`) had no limit begins full too.
+local function refilled(now, tokens, requests, last, rate, throttled, refill, tpm, burst, rpm, rest, recovery, delay, was)
+  local full, full_requests = burst * rest * 60000, (rpm or 0) * UNIT
+  if not tokens then
+    return full, full_requests, rate, refill
+  end
   local ahead = advance(rate, throttled, recovery, delay, last, now)
   if rate < 1000000 and rate_at(rate, throttled, recovery, delay, now) >= 1000000 then
     rate = 1000000
@@ -54,7 +62,7 @@ local function refilled(stored, server, tpm, burst, rpm, rest, recovery, delay, 
     tokens = tokens_before == '' and full or tokens
     requests = requests_before == '' and full_requests or requests
   end
-  return tokens, requests, now, off, paused + 0, rate, throttled, refill + ahead
+  return tokens, requests, rate, refill + ahead
 end
 
 -- A tenant's own bucket, refilled.

@@ -36,30 +36,30 @@ local function valid(text, pattern)
     and (kind == 0 and buckets >= 1 and buckets <= 16 and span >= buckets or kind == 1 and span >= 1 and span <= 1000)
 end
 
--- The settings that rule, what is to be written to `c` (nil: nothing), and the settings that were replaced.
+-- The settings that rule, what is to be written to `m` (nil: nothing), and the settings that were replaced.
 -- Stored settings have been checked, and so has their equal; no result: the caller's are none.
-local function ruling(stored, revision, mine, now, pattern)
-  local known, used, touched, text
+local function ruling(stored, uses, revision, mine, now, pattern)
+  local known, used, touched
   if stored then
-    known, used, touched, text = match(stored, '^(%d+) (%d+) (%d+) (.+)$')
+    known, used, touched = match(uses, '^(%d+) (%d+) (%d+)$')
     known, used = known + 0, used + 0
-    if text == mine then
+    if stored == mine then
       if revision <= known and now - used < TOUCH then
-        return text
+        return mine
       end
-      return text, format('%.0f %.0f %.0f ', max(revision, known), now, now) .. text
+      return mine, format('%.0f %.0f %.0f', max(revision, known), now, now)
     end
   end
   if not valid(mine, pattern) then
     return
   end
   if not stored or revision > known or now - used >= STALE then
-    return mine, format('%.0f %.0f %.0f ', revision, now, now) .. mine, text
+    return mine, format('%.0f %.0f %.0f', revision, now, now), stored
   end
   if now - touched < TOUCH then
-    return text
+    return stored
   end
-  return text, format('%.0f %.0f %.0f ', known, used, now) .. text
+  return stored, format('%.0f %.0f %.0f', known, used, now)
 end
 
 -- How long an idle breaker is kept: twice what it remembers, and TTL at least.

@@ -77,3 +77,12 @@ local function count_window(text, size, kind)
   end
   return text, #ring, failures, slow, stalls, row, seen
 end
+
+-- Everything in the window.
+local function window(rules, text, now, kind)
+  local counted, span, buckets = match(rules, '^(%d+) (%d+) (%d+)')
+  if counted == '0' then
+    return time_window(text or '', span + 0, buckets + 0, now, kind)
+  end
+  return count_window(text or '', span + 0, kind)
+end

@@ -15,8 +15,10 @@
 //! | [`redis_home`] | Redis, stand-alone, behind Sentinels or in a cluster |
 //! | [`embedded`] | the interpreter and its key space |
 //! | [`script`] | the scripts, their arguments and their replies |
+//! | [`acl`] | the least rights of an agent in Redis |
 //! | [`error`] | what can go wrong |
 
+pub mod acl;
 pub mod agent_tag;
 pub mod clock;
 pub mod embedded;

@@ -11,15 +11,17 @@
 //! come before those in the URL. In a URL they are percent-encoded.
 
 use std::fmt;
+use std::time::Duration;
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _};
+use sluice_core::defaults::state_store::{ADMIT_DEADLINE, SETTLE_DEADLINE};
 
 use crate::error::{StoreError, StoreErrorKind};
 
 const SENTINEL_PORT: u16 = 26_379;
 const REDIS_PORT: u16 = 6_379;
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct RedisConfig {
     /// See the head of this module.
     pub url: String,
@@ -30,6 +32,24 @@ pub struct RedisConfig {
     /// Accepts any certificate. For tests and laboratories: whoever is on the path can read and change
     /// everything.
     pub insecure_skip_verify: bool,
+    /// How long an exchange waits for its admission; 20 ms.
+    pub admit_deadline: Duration,
+    /// How long a settlement, or a look at a target, may take; 250 ms.
+    pub settle_deadline: Duration,
+}
+
+impl Default for RedisConfig {
+    fn default() -> Self {
+        Self {
+            url: "redis://127.0.0.1:6379".to_owned(),
+            username: None,
+            password: None,
+            ca_pem: None,
+            insecure_skip_verify: false,
+            admit_deadline: ADMIT_DEADLINE,
+            settle_deadline: SETTLE_DEADLINE,
+        }
+    }
 }
 
 impl fmt::Debug for RedisConfig {

@@ -18,7 +18,6 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use redis::Value;
 use sluice_core::admission::{AdmitAsk, AdmitReply, SettleAsk, SettleReply, TargetView};
-use sluice_core::defaults::state_store::{ADMIT_DEADLINE, SETTLE_DEADLINE};
 use sluice_core::policy::TargetPolicy;
 
 pub use self::config::RedisConfig;
@@ -32,6 +31,8 @@ use crate::script::{self, Call, ReplyItem, ScriptName};
 
 pub struct RedisHome {
     connector: Connector,
+    admit_deadline: Duration,
+    settle_deadline: Duration,
     link: RwLock<Option<Arc<Link>>>,
     noscript: AtomicU64,
     connections: AtomicU64,
@@ -52,6 +53,8 @@ impl RedisHome {
     pub fn new(config: &RedisConfig) -> Result<Self, StoreError> {
         Ok(Self {
             connector: Connector::new(config)?,
+            admit_deadline: config.admit_deadline,
+            settle_deadline: config.settle_deadline,
             link: RwLock::new(None),
             noscript: AtomicU64::new(0),
             connections: AtomicU64::new(0),
@@ -142,7 +145,7 @@ impl Home for RedisHome {
     ) -> HomeFuture<'a, AdmitReply> {
         Box::pin(async move {
             let call = script::encode_admit(agent, target, ask);
-            let reply = self.run(ScriptName::Admit, &call, ADMIT_DEADLINE).await?;
+            let reply = self.run(ScriptName::Admit, &call, self.admit_deadline).await?;
             Ok(script::decode_admit(&reply)?)
         })
     }
@@ -155,14 +158,14 @@ impl Home for RedisHome {
     ) -> HomeFuture<'a, SettleReply> {
         Box::pin(async move {
             let call = script::encode_settle(agent, target, ask);
-            let reply = self.run(ScriptName::Settle, &call, SETTLE_DEADLINE).await?;
+            let reply = self.run(ScriptName::Settle, &call, self.settle_deadline).await?;
             Ok(script::decode_settle(&reply)?)
         })
     }
 
     fn view<'a>(&'a self, target: &'a TargetPolicy) -> HomeFuture<'a, TargetView> {
         Box::pin(async move {
-            let reply = self.run(ScriptName::View, &script::encode_view(target), SETTLE_DEADLINE).await?;
+            let reply = self.run(ScriptName::View, &script::encode_view(target), self.settle_deadline).await?;
             Ok(script::decode_view(&reply)?)
         })
     }

@@ -11,13 +11,19 @@ use std::sync::LazyLock;
 pub use decode::{Heard, ReplyError, ReplyItem, decode_admit, decode_publication, decode_settle, decode_view};
 pub use encode::{CHANNEL, Call, Keys, encode_admit, encode_adopt, encode_settle, encode_view};
 
-const SHARED: [&str; 5] = [
-    include_str!("../../../../lua/shared/numbers.lua"),
-    include_str!("../../../../lua/shared/settings.lua"),
-    include_str!("../../../../lua/shared/window.lua"),
-    include_str!("../../../../lua/shared/breaker.lua"),
-    include_str!("../../../../lua/shared/bucket.lua"),
+/// The files of `lua/shared/`, each before those that use it.
+const SHARED: [(&str, &str); 6] = [
+    ("numbers", include_str!("../../../../lua/shared/numbers.lua")),
+    ("settings", include_str!("../../../../lua/shared/settings.lua")),
+    ("window", include_str!("../../../../lua/shared/window.lua")),
+    ("breaker", include_str!("../../../../lua/shared/breaker.lua")),
+    ("reference", include_str!("../../../../lua/shared/reference.lua")),
+    ("bucket", include_str!("../../../../lua/shared/bucket.lua")),
 ];
+
+/// Heads the line that names what a script uses. Every function costs its making in each call, so a script
+/// gets no others.
+const USES: &str = "-- uses ";
 
 /// One of the scripts, by what it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,8 +82,11 @@ impl Script {
         let mut text = String::with_capacity(32 * 1024);
         text.push_str(shebang);
         text.push('\n');
-        for part in SHARED {
-            push_code(&mut text, part);
+        let uses = rest.lines().next().and_then(|line| line.strip_prefix(USES)).unwrap_or_default();
+        for (name, part) in SHARED {
+            if uses.split(' ').any(|used| used == name) {
+                push_code(&mut text, part);
+            }
         }
         push_code(&mut text, rest);
         let sha1 = redis::Script::new(&text).get_hash().to_owned();

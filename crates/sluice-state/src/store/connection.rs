@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use sluice_core::admission::AdmitAsk;
+use sluice_core::admission::{AdmitAsk, Draw, Nonce, SettleAsk, Settlement};
+use sluice_core::outcome::Verdict;
 use sluice_core::policy::{Credential, Provider, Rules, TargetPolicy};
 use sluice_core::target_id::TargetId;
 
@@ -76,19 +77,33 @@ impl Inner {
         }
     }
 
-    /// A new connection and one whole admission: a server that answers PING and refuses scripts is not back.
+    /// A new connection, one whole admission and its settlement, of a target that is new each time: a server that
+    /// answers PING and refuses scripts, or one command of theirs, is not back.
     async fn try_store(&self, redis: &RedisHome) -> Result<ServerFacts, StoreError> {
         let facts = redis.reconnect().await?;
+        let nonce = self.random.nonce();
+        let target = trial_target(nonce);
         let ask = AdmitAsk {
-            nonce: self.random.nonce(),
+            nonce,
             tokens: 0,
             tenant: None,
             lease: Duration::from_secs(1),
             record_ttl: Duration::from_secs(1),
-            draw: sluice_core::admission::Draw::new(0),
+            draw: Draw::new(0),
             traceparent: None,
         };
-        redis.admit(&self.tag, &trial_target(), &ask).await?;
+        let admitted = redis.admit(&self.tag, &target, &ask).await?;
+        let settlement = SettleAsk {
+            nonce,
+            epoch: admitted.epoch,
+            verdict: Some(Verdict::Cancelled),
+            tokens: Settlement::Used(0),
+            tenant: None,
+            pause: None,
+            draw: Draw::new(0),
+            traceparent: None,
+        };
+        redis.settle(&self.tag, &target, &settlement).await?;
         Ok(facts)
     }
 
@@ -186,10 +201,10 @@ impl Inner {
 }
 
 /// What the trials ask for: a target that no route has, with the built-in rules.
-fn trial_target() -> TargetPolicy {
+fn trial_target(nonce: Nonce) -> TargetPolicy {
     TargetPolicy {
         name: "trial".into(),
-        id: TargetId::of("", "trial", "", ""),
+        id: TargetId::of("", "trial", "", &nonce.to_string()),
         provider: Provider::OpenAi,
         endpoint: "".into(),
         model: None,

@@ -127,6 +127,13 @@ impl Entry {
     /// Takes note of a look at the breaker. `jitter` is the agent's own, for a breaker that has just opened.
     pub(super) fn note(&mut self, seen: &Seen, now: Instant, jitter: impl FnOnce(Duration) -> Duration) {
         let still_open = self.state == BreakerState::Open && now < self.open_until;
+        // The same opening: the first look at it came with the least delay.
+        if self.state == BreakerState::Open
+            && seen.state == BreakerState::Open
+            && (seen.epoch, seen.home) == (self.epoch, self.home)
+        {
+            return;
+        }
         if still_open && seen.state != BreakerState::Open {
             return;
         }
@@ -135,13 +142,9 @@ impl Entry {
         }
         let until = now + seen.open_for;
         if seen.state == BreakerState::Open {
-            let longer = !still_open || until > self.open_until + Duration::from_millis(50);
-            if longer {
+            if !still_open || until > self.open_until {
                 self.open_until = until;
                 self.ask_at = if seen.open_for.is_zero() { now } else { until + jitter(seen.open_for) };
-            } else if seen.epoch <= self.epoch {
-                // The same opening, seen again.
-                return;
             }
         } else {
             self.open_until = now;
@@ -176,6 +179,11 @@ impl Entry {
             transition: None,
             opened_by: self.opened_by.clone(),
         })
+    }
+
+    /// Whether an epoch is later than what is known. Publications may come late: only such are news.
+    pub(super) fn is_later(&self, epoch: u64) -> bool {
+        epoch > self.epoch
     }
 
     /// What the local home begins from.

@@ -93,7 +93,11 @@ impl Inner {
                 home: HomeKind::Shared,
             };
             let target = Arc::clone(&entry.target);
-            entry.note(&seen, now, |open_for: Duration| self.random.up_to(Entry::longest_jitter(&target, open_for)));
+            if entry.is_later(seen.epoch) {
+                entry.note(&seen, now, |open_for: Duration| {
+                    self.random.up_to(Entry::longest_jitter(&target, open_for))
+                });
+            }
             entry.is_news(heard.transition.epoch, HomeKind::Shared).then(|| TransitionEvent {
                 target: heard.target.clone(),
                 transition: heard.transition,

@@ -1,6 +1,8 @@
 //! What the tests of this crate share: a target, a stepped clock, and asks.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
+pub mod redis;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

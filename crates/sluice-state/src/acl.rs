@@ -1,0 +1,41 @@
+//! The least rights that an agent's Redis user needs, as one ACL rule.
+//!
+//! EVALSHA without EVAL: a user with these rights runs scripts by their hash, but loads them too (a restart or a
+//! failover loses them, and the agent must be able to load them again).
+
+use crate::script::CHANNEL;
+
+/// How the server is run; a cluster's client has to learn its nodes, and finding a primary asks for its role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AclMode {
+    Standalone,
+    Sentinel,
+    Cluster,
+}
+
+impl AclMode {
+    pub const ALL: [Self; 3] = [Self::Standalone, Self::Sentinel, Self::Cluster];
+}
+
+/// The commands of the scripts and of the connection.
+const COMMANDS: [&str; 14] = [
+    "+evalsha", "+script|load", "+script|exists", "+ping", "+hello", "+info", "+time", "+get", "+set", "+hmget",
+    "+hset", "+pexpire", "+publish", "+subscribe",
+];
+
+/// What follows `ACL SETUSER <name> on ><password>`.
+///
+/// ```
+/// use sluice_state::acl::{AclMode, acl_rule};
+/// assert!(acl_rule(AclMode::Standalone).starts_with("resetkeys ~sluice:1:* resetchannels &sluice:1:transitions -@all "));
+/// ```
+#[must_use]
+pub fn acl_rule(mode: AclMode) -> String {
+    let more: &[&str] = match mode {
+        AclMode::Standalone => &[],
+        AclMode::Sentinel => &["+role"],
+        AclMode::Cluster => &["+cluster|slots", "+cluster|shards", "+cluster|myid", "+readonly"],
+    };
+    let commands: Vec<&str> = COMMANDS.iter().chain(more).copied().collect();
+    format!("resetkeys ~sluice:1:* resetchannels &{CHANNEL} -@all {}", commands.join(" "))
+}
