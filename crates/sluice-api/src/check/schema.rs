@@ -87,7 +87,9 @@ pub(super) fn check(kind: Kind, object: &mut Value) -> Result<(), Vec<Violation>
 fn default(schema: &Value, value: &mut Value) {
     match value {
         Value::Object(object) => {
-            object.retain(|_, value| !value.is_null());
+            // A null of a known field is none at all; an unknown field stays, to be refused.
+            let map = schema["additionalProperties"].is_object();
+            object.retain(|name, value| !value.is_null() || !(map || schema["properties"][name].is_object()));
             for (name, field) in schema["properties"].as_object().into_iter().flatten() {
                 if !field["default"].is_null() && !object.contains_key(name) {
                     object.insert(name.clone(), field["default"].clone());
