@@ -7,12 +7,15 @@
 //! |---|---|
 //! | [`redis`] | redis-server: one, a cluster, a primary with Sentinels |
 //! | [`proxy`] | a TCP proxy that counts commands, and cuts, swallows or delays them |
+//! | [`sdk`] | the official Python SDKs, playing the scripts of `e2e/sdk` |
 //! | [`tls`] | certificates for one test |
 
 pub mod proxy;
 pub mod redis;
 mod resp;
+pub mod sdk;
 pub mod tls;
 
 pub use proxy::{CountingProxy, ProxyMode};
 pub use redis::{RedisCluster, RedisOptions, RedisSentinel, RedisServer};
+pub use sdk::Sdk;
