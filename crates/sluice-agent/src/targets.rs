@@ -83,6 +83,12 @@ impl TargetLive {
     /// No first token came for `waited`.
     pub(crate) fn no_first_token(&self, now: Duration, waited: Duration) {
         self.limiter.lock().on_no_first_token(now, waited);
+        // A lower bound: without it a target that answers nobody looks as fast as its last answers. A wait that
+        // ended early says nothing.
+        let mut ttft = self.ttft.lock();
+        if ttft.percentile(now, 50).is_none_or(|median| waited > median) {
+            ttft.record(now, waited);
+        }
     }
 
     /// When a slot is expected to be free. By Little's law slots are given back at the rate of `in flight / time

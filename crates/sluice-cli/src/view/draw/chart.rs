@@ -73,13 +73,13 @@ pub(super) fn gauge(share: f64, width: usize) -> (usize, usize) {
     (full, width - full)
 }
 
-/// The next of 1, 2, 5, 10, 20, …: an axis that ends at such a number is read without thinking.
+/// The next of 1, 2, 3, 5, 10, 20, …: an axis that ends at such a number is read without thinking.
 pub(super) fn round_up(value: f64) -> f64 {
     if value <= 0.0 {
         return 1.0;
     }
     let power = 10_f64.powf(value.log10().floor());
-    [1.0, 2.0, 5.0, 10.0]
+    [1.0, 2.0, 3.0, 5.0, 10.0]
         .into_iter()
         .map(|step| step * power)
         .find(|top| *top >= value * 0.999)
@@ -92,9 +92,16 @@ mod tests {
 
     #[test]
     fn axes_end_at_round_numbers() {
-        for (value, top) in
-            [(0.0, 1.0), (0.7, 1.0), (1.0, 1.0), (1.2, 2.0), (4.3, 5.0), (6.1, 10.0), (130.0, 200.0)]
-        {
+        for (value, top) in [
+            (0.0, 1.0),
+            (0.7, 1.0),
+            (1.0, 1.0),
+            (1.2, 2.0),
+            (21.0, 30.0),
+            (4.3, 5.0),
+            (6.1, 10.0),
+            (130.0, 200.0),
+        ] {
             assert!((round_up(value) - top).abs() < 1e-9, "{value}");
         }
     }

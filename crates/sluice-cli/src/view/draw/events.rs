@@ -27,17 +27,18 @@ pub(super) fn draw(buffer: &mut Buffer, area: Rect, model: &Model, curl: bool, t
         return;
     }
     put(buffer, area, 2, 0, [styled(" what happened ", STRONG)]);
+    let width = subject_width(area, model);
     for (y, entry) in (1..).zip(model.last(room)) {
-        draw_entry(buffer, area, y, entry, theme);
+        draw_entry(buffer, area, y, entry, width, theme);
     }
 }
 
-fn draw_entry(buffer: &mut Buffer, area: Rect, y: u16, entry: &Entry, theme: Theme) {
-    let subject = SUBJECT + subject_width(area);
+fn draw_entry(buffer: &mut Buffer, area: Rect, y: u16, entry: &Entry, width: u16, theme: Theme) {
+    let subject = SUBJECT + width + 2;
     match entry {
         Entry::Transition(line) => {
             time(buffer, area, y, line.at);
-            let name = cut(&line.target, usize::from(subject_width(area)) - 1);
+            let name = cut(&line.target, usize::from(width));
             put(buffer, area, SUBJECT, y, [styled(name, STRONG)]);
             draw_transition(buffer, area, (subject, y), line, theme);
         }
@@ -51,8 +52,11 @@ fn draw_entry(buffer: &mut Buffer, area: Rect, y: u16, entry: &Entry, theme: The
     }
 }
 
-fn subject_width(area: Rect) -> u16 {
-    if area.width < 110 { 10 } else { 20 }
+/// Room for the longest name, as far as what follows fits all the same.
+fn subject_width(area: Rect, model: &Model) -> u16 {
+    let names = model.fleet.targets.iter().map(|target| target.label.chars().count());
+    let longest = u16::try_from(names.max().unwrap_or(0)).unwrap_or(u16::MAX);
+    longest.clamp(8, if area.width < 110 { 14 } else { 24 })
 }
 
 fn time(buffer: &mut Buffer, area: Rect, y: u16, at: std::time::Duration) {
@@ -77,7 +81,7 @@ fn draw_transition(buffer: &mut Buffer, area: Rect, (x, y): (u16, u16), line: &T
             styled(to.as_str(), theme.status(to).patch(STRONG)),
         ],
     );
-    let x = x + 22;
+    let x = x + 20;
     let end = put(buffer, area, x, y, [Span::raw(line.reason.as_str())]);
     let agent_at = put_right(buffer, area, area.width - 1, y, vec![styled(line.agent.as_str(), QUIET)]);
     let room = usize::from(agent_at.saturating_sub(end + 4));
