@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use sluice_core::classify::{Classified, ConnectFailure, Context, Happening, StatusFacts, classify};
 use sluice_core::outcome::Verdict;
 use sluice_core::policy::{Mode, TargetPolicy};
+use sluice_core::refusal::SDK_PATIENCE;
 use sluice_core::relay::UsageChunk;
 use sluice_core::retry_after::retry_after;
 use sluice_core::stream::{BodyEnd, Ending, SlowThresholds, StreamRules};
@@ -153,6 +154,7 @@ impl Attempt<'_> {
         let first_token = deadlines.first_token.min(self.exchange.deadline.first_token(started));
         StreamRules {
             first_token: if stream { unless_observed(first_token) } else { UNLIMITED },
+            first_token_is_callers: self.exchange.deadline.first_token_is_callers(started),
             stall: unless_observed(deadlines.stall),
             max_silence: unless_observed(deadlines.max_silence),
             total: if probe { remaining.min(deadlines.total) } else { remaining },
@@ -265,6 +267,9 @@ impl Attempt<'_> {
         }
         let mut headers = parts.headers;
         self.mark(&mut headers);
+        if flow.ended().is_some_and(|ending| no_retry_helps(&ending.classified)) {
+            headers.insert(headers::SHOULD_RETRY, HeaderValue::from_static("false"));
+        }
         if matches!(upstream, Upstream::Ended) && self.ask.method != http::Method::HEAD {
             // It may have broken off: the length is what was read.
             headers.remove(header::CONTENT_LENGTH);
@@ -326,6 +331,13 @@ fn take_frame(
         None => flow.body_ended(now, BodyEnd::Clean),
     }
     Upstream::Ended
+}
+
+/// Whether the SDK in front must not come back by itself with this provider's error: only another target could
+/// mend it (a spend cap), or the wait is longer than an SDK should make its caller wait.
+fn no_retry_helps(classified: &Classified) -> bool {
+    let far = classified.pushback.is_some_and(|wait| wait > SDK_PATIENCE);
+    far || (classified.failover && !classified.retry)
 }
 
 fn response_of(status: StatusCode, headers: HeaderMap, body: Body) -> Response<Body> {

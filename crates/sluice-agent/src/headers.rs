@@ -20,6 +20,8 @@ pub(crate) const EXCHANGE_ID: HeaderName = HeaderName::from_static("x-sluice-exc
 pub(crate) const ATTEMPT_ID: HeaderName = HeaderName::from_static("x-sluice-attempt-id");
 /// The SDKs count their own retries here.
 pub(crate) const SDK_RETRY_COUNT: &str = "x-stainless-retry-count";
+/// Tells the SDKs whether to come back by themselves.
+pub(crate) const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// A caller's key for safe repeats: it stays with one provider.
 pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 

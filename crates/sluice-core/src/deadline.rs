@@ -95,6 +95,8 @@ pub struct Budget {
     started: Duration,
     total: Duration,
     first_token: Duration,
+    /// How long the caller waits for the first byte of a stream, from the arrival on.
+    patience: Option<Duration>,
     callers: bool,
     received: Option<Duration>,
 }
@@ -106,11 +108,11 @@ impl Budget {
         let hint = if streamed { None } else { caller.hint };
         let theirs = [caller.stated, hint].into_iter().flatten().min();
         let callers = theirs.is_some_and(|theirs| theirs < policy.total);
-        let first_token_hint = if streamed { caller.hint } else { None };
         Self {
             started,
             total: theirs.map_or(policy.total, |theirs| theirs.min(policy.total)),
-            first_token: first_token_hint.map_or(policy.first_token, |hint| hint.min(policy.first_token)),
+            first_token: policy.first_token,
+            patience: if streamed { caller.hint } else { None },
             callers,
             received: [caller.stated, caller.hint].into_iter().flatten().min(),
         }
@@ -133,10 +135,23 @@ impl Budget {
         wait.saturating_add(service) <= self.remaining(now)
     }
 
-    /// The first-token deadline of an attempt that starts now, within what remains.
+    /// The first-token deadline of an attempt that starts now, within what remains. The caller's own patience
+    /// began with the exchange, so a later attempt has less of it.
     #[must_use]
     pub fn first_token(&self, now: Duration) -> Duration {
-        self.first_token.min(self.remaining(now))
+        let policys = self.first_token.min(self.remaining(now));
+        self.patience(now).map_or(policys, |left| left.min(policys))
+    }
+
+    /// The first-token deadline of an attempt that starts now is the caller's, shorter than the policy's: its
+    /// passing says nothing of a provider.
+    #[must_use]
+    pub fn first_token_is_callers(&self, now: Duration) -> bool {
+        self.patience(now).is_some_and(|left| left < self.first_token)
+    }
+
+    fn patience(&self, now: Duration) -> Option<Duration> {
+        Some(self.patience?.saturating_sub(now.saturating_sub(self.started)))
     }
 
     /// The total, from the start.
@@ -209,5 +224,10 @@ mod tests {
         let streamed = Budget::new(&policy, hint, true, ms(0));
         assert_eq!((streamed.total(), streamed.first_token(ms(0))), (policy.total, ms(5_000)));
         assert_eq!(streamed.received(), Some(ms(5_000)));
+        assert!(streamed.first_token_is_callers(ms(0)));
+        assert_eq!(streamed.first_token(ms(4_000)), ms(1_000), "a second attempt has what the first left");
+        let patient = Budget::new(&policy, read(&[("x-stainless-timeout", "600")]), true, ms(0));
+        assert_eq!(patient.first_token(ms(0)), policy.first_token);
+        assert!(!patient.first_token_is_callers(ms(0)) && !plain.first_token_is_callers(ms(0)));
     }
 }

@@ -19,7 +19,8 @@
 //!
 //! Retry guidance: `retry-after` in whole seconds, rounded up (never early), with `retry-after-ms` exact, which both
 //! SDKs read first. `x-should-retry: false` where a retry can't help, and where the wait is beyond
-//! [`SDK_PATIENCE`]: Anthropic's SDK ignores a longer Retry-After and comes back in seconds instead.
+//! [`SDK_PATIENCE`]: for a longer Retry-After older SDKs come back in seconds instead, and Anthropic's newer ones
+//! sleep for as long as it says, with a caller waiting behind.
 
 use std::sync::Arc;
 use std::time::Duration;

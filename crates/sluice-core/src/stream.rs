@@ -33,6 +33,8 @@ use crate::wire::{Delta, Fact, ProviderError, Usage};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamRules {
     pub first_token: Duration,
+    /// The first-token deadline is the caller's own, shorter than the policy's.
+    pub first_token_is_callers: bool,
     pub stall: Duration,
     pub max_silence: Duration,
     /// What remains of the exchange's total deadline.
@@ -276,7 +278,12 @@ impl StreamWatch {
                 slow: self.slow,
             })
         } else if self.first_token.is_none() {
-            (elapsed >= self.rules.first_token).then_some(Happening::FirstTokenDeadline { slow: self.slow })
+            (elapsed >= self.rules.first_token).then_some(if self.rules.first_token_is_callers {
+                // Its SDK has given up: no other attempt can reach it.
+                Happening::TotalDeadline { callers: true, first_token: false, slow: self.slow }
+            } else {
+                Happening::FirstTokenDeadline { slow: self.slow }
+            })
         } else if self.terminal {
             None
         } else {

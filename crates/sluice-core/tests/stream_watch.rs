@@ -25,6 +25,7 @@ const fn at(after_start: u64) -> Duration {
 fn rules() -> StreamRules {
     StreamRules {
         first_token: ms(10_000),
+        first_token_is_callers: false,
         stall: ms(20_000),
         max_silence: ms(60_000),
         total: ms(300_000),
@@ -312,6 +313,15 @@ fn a_client_that_leaves() {
     assert_eq!(decided.on_client_gone(at(1_000)).verdict, None);
     let mut draining = watch();
     assert_eq!(draining.on_draining(at(1_000)).verdict, Some(Verdict::Cancelled));
+}
+
+#[test]
+fn a_first_token_deadline_of_the_callers_own_says_nothing_of_the_provider() {
+    let hurried = StreamRules { first_token: ms(2_000), first_token_is_callers: true, ..rules() };
+    let ending = ended(StreamWatch::new(hurried, START).on_wakeup(at(2_000)));
+    assert_eq!(ending.verdict, Some(Verdict::Ignored));
+    assert!(!ending.classified.retry && !ending.classified.failover);
+    assert!(matches!(ending.happening, Happening::TotalDeadline { callers: true, .. }));
 }
 
 #[test]
