@@ -1,10 +1,11 @@
 //! `sluice check`: what the API server would say of manifests, without one.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context as _;
-use sluice_api::check::Manifests;
+use sluice_api::check::{MAX_TEXT_BYTES, Manifests};
 
 use crate::console;
 
@@ -15,24 +16,28 @@ pub struct Args {
     paths: Vec<PathBuf>,
 }
 
-/// Exit status 0: everything is good; 1: something is not, each told in a line of standard output.
+/// Exit status 0: everything is good; 1: something is not, or cannot be read, each told in a line of standard
+/// output.
 ///
 /// # Errors
-/// When a file cannot be read.
+/// When standard output is closed.
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut files = Vec::new();
+    let mut input = Input::default();
     for path in &args.paths {
-        read(path, &mut files)?;
+        input.read(path);
     }
-    let manifests = Manifests::read(files.iter().map(|(name, text)| (name.as_str(), text.as_str())));
+    let manifests = Manifests::read(input.files.iter().map(|(name, text)| (name.as_str(), text.as_str())));
+    for unreadable in &input.unreadable {
+        console::line(unreadable)?;
+    }
     for problem in &manifests.problems {
         console::line(&problem.to_string())?;
     }
     for object in &manifests.ignored {
         console::error(&format!("{object}: not checked, Sluice does not read this kind"));
     }
-    let good = manifests.routes.len() + manifests.policies.len();
-    let problems = manifests.problems.len();
+    let good = manifests.routes.len() + manifests.policies.len() + manifests.secrets.len();
+    let problems = manifests.problems.len() + input.unreadable.len();
     console::error(&format!(
         "{} of {} checked objects are good, {problems} {}",
         good,
@@ -42,22 +47,57 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if problems == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn read(path: &Path, files: &mut Vec<(String, String)>) -> anyhow::Result<()> {
-    if path == Path::new("-") {
-        let text = std::io::read_to_string(std::io::stdin()).context("standard input cannot be read")?;
-        files.push(("-".to_owned(), text));
-        return Ok(());
+/// The texts to check, and what could not be read.
+#[derive(Default)]
+struct Input {
+    files: Vec<(String, String)>,
+    unreadable: Vec<String>,
+}
+
+impl Input {
+    fn read(&mut self, path: &Path) {
+        if path == Path::new("-") {
+            self.add("standard input".to_owned(), text(std::io::stdin().lock()));
+        } else if path.is_dir() {
+            self.directory(path);
+        } else {
+            self.add(path.display().to_string(), File::open(path).and_then(text));
+        }
     }
-    if !path.is_dir() {
-        let text = std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
-        files.push((path.display().to_string(), text));
-        return Ok(());
+
+    fn directory(&mut self, path: &Path) {
+        let name = path.display().to_string();
+        let inside = std::fs::read_dir(path)
+            .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>());
+        let mut inside = match inside {
+            Ok(inside) => inside,
+            Err(error) => return self.add(name, Err(error)),
+        };
+        inside.retain(|file| {
+            file.extension().is_some_and(|end| end == "yaml" || end == "yml") && !file.is_dir()
+        });
+        inside.sort();
+        if inside.is_empty() {
+            // A wrong name must not look like a good result.
+            self.unreadable
+                .push(format!("{name}: has no *.yaml or *.yml — name a file, or a directory that has"));
+        }
+        inside.iter().for_each(|file| self.read(file));
     }
-    let mut inside: Vec<PathBuf> = std::fs::read_dir(path)
-        .with_context(|| format!("{} cannot be read", path.display()))?
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<Result<_, _>>()?;
-    inside.retain(|file| file.extension().is_some_and(|end| end == "yaml" || end == "yml") && file.is_file());
-    inside.sort();
-    inside.iter().try_for_each(|file| read(file, files))
+
+    fn add(&mut self, name: String, text: std::io::Result<String>) {
+        match text {
+            Ok(text) => self.files.push((name, text)),
+            Err(error) => self.unreadable.push(format!(
+                "{name}: cannot be read: {error} — correct the name, or make it readable text"
+            )),
+        }
+    }
+}
+
+/// One byte more than is checked at most, so that the check says so.
+fn text(from: impl Read) -> std::io::Result<String> {
+    let mut text = String::new();
+    from.take(MAX_TEXT_BYTES as u64 + 1).read_to_string(&mut text)?;
+    Ok(text)
 }

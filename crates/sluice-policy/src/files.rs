@@ -7,6 +7,8 @@
 //! Edge rules
 //! - A file that does not parse, or cannot be read, holds everything last read from it and not read from
 //!   elsewhere in the same pass; an invalid document holds its own object; everything else applies.
+//! - A file that is empty now holds what it had: a shell empties a file before it writes it. To delete, remove the
+//!   object or the file.
 //! - What no file names any more is deleted. An object that moves to another file stays the same object.
 //! - An object that is defined twice is the first one, by file name and line; the second is a problem.
 //! - Files are read in the order of their names, not below subdirectories; a Kubernetes volume's `..data` is
@@ -98,7 +100,7 @@ pub struct Directory {
 /// Why a directory cannot be read at all.
 #[derive(Debug, thiserror::Error)]
 pub enum UnreadableDirectory {
-    #[error("directory {path:?} cannot be read: {source}; check that it exists and may be read")]
+    #[error("directory {path:?} cannot be read; check that it exists and may be read")]
     Io { path: PathBuf, source: std::io::Error },
     #[error("directory {path:?} has more than {MAX_FILES} manifests: split it")]
     TooManyFiles { path: PathBuf },
@@ -178,20 +180,26 @@ impl Memory {
             Pass { seen: BTreeMap::new(), unreadable: BTreeMap::new(), changes: Changes::default() };
         for file in files {
             match &file.text {
+                Ok(text) if text.trim().is_empty() && self.had_objects(&file.name) => {
+                    let fix = "write its objects again, or remove it";
+                    pass.unreadable(of_file(&file.name, None, "is empty", fix));
+                }
                 Ok(text) => {
                     for document in check::read(&file.name, text) {
                         self.document(&mut pass, &file.name, document, now_ms);
                     }
                 }
                 Err(why) => {
-                    let problem = of_file(&file.name, None, why, "make it readable, or remove it");
-                    pass.unreadable.insert(file.name.clone(), problem.to_string());
-                    pass.changes.problems.push(problem);
+                    pass.unreadable(of_file(&file.name, None, why, "make it readable, or remove it"));
                 }
             }
         }
         self.rest(&mut pass);
         pass.changes
+    }
+
+    fn had_objects(&self, file: &str) -> bool {
+        self.objects.values().any(|known| known.file == file)
     }
 
     fn document(&mut self, pass: &mut Pass, file: &str, document: check::Document, now_ms: u64) {
@@ -284,6 +292,13 @@ struct Pass {
     /// Files of which a part could not be read, and why.
     unreadable: BTreeMap<String, String>,
     changes: Changes,
+}
+
+impl Pass {
+    fn unreadable(&mut self, problem: Problem) {
+        self.unreadable.insert(problem.file.clone(), problem.to_string());
+        self.changes.problems.push(problem);
+    }
 }
 
 impl Known {

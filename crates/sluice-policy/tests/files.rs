@@ -225,3 +225,23 @@ fn a_directory_is_read_by_name_and_a_missing_one_changes_nothing() {
     std::fs::remove_file(path.join("b.yml")).unwrap();
     assert_eq!(names(&directory.reload(4).unwrap()), (0, vec![], vec!["p"]));
 }
+
+/// `> chat.yaml` empties the file long before something writes it.
+#[test]
+fn an_emptied_file_holds_what_it_had() {
+    let mut memory = Memory::default();
+    let two = format!("{}---\n{}", route("chat", "gpt-4o"), secret("sk-1"));
+    memory.take(&[file("a.yaml", &two)], 1_000);
+    for empty in ["", "\n \n"] {
+        let changes = memory.take(&[file("a.yaml", empty)], 2_000);
+        assert!(changes.applied.is_empty() && changes.deleted.is_empty(), "{changes:?}");
+        assert!(changes.problems[0].to_string().starts_with("a.yaml: is empty"), "{:?}", changes.problems);
+    }
+    let changes = memory.take(&[file("a.yaml", &two)], 3_000);
+    assert!(changes.deleted.is_empty() && changes.problems.is_empty(), "{changes:?}");
+    // Words that are none of an object's say that it is meant.
+    let changes = memory.take(&[file("a.yaml", "# nothing any more\n")], 4_000);
+    assert_eq!(names(&changes), (0, vec![], vec!["chat", "keys"]));
+    let changes = memory.take(&[file("a.yaml", "")], 5_000);
+    assert!(changes.problems.is_empty(), "a file that never had any may be empty: {changes:?}");
+}

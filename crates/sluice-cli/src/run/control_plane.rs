@@ -1,33 +1,36 @@
 //! The control plane of a run: a directory in, policies out.
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
-use notify::{RecursiveMode, Watcher};
 use parking_lot::Mutex;
+use sluice_api::check::{ObjectName, Problem, Resource};
 use sluice_core::policy::RoutePolicy;
 use sluice_policy::compile::{Compiled, compile};
-use sluice_policy::conditions::{Draft, Status};
-use sluice_policy::files::Directory;
+use sluice_policy::files::{Changes, Directory, UnreadableDirectory};
 use sluice_policy::fleet::Fleet;
 use sluice_policy::index::Index;
 use sluice_policy::publish::Publisher;
 use sluice_policy::random::Random;
 use sluice_policy::service::{Counting, Discovery, Settings, TrustLoopback};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Endpoint, Server};
 
+use super::complaints::{self, Complaint, Complaints};
 use super::feed::Feed;
+use super::follow::Follow;
 use crate::clock;
 use crate::view::Level;
 
-/// Editors write a file in several steps; they are read as one edit.
-const SETTLE: Duration = Duration::from_millis(50);
+/// Objects that a line names.
+const NAMED: usize = 5;
+/// Problems that an error at the start shows.
+const PROBLEMS: usize = 20;
 
 pub(super) struct ControlPlane {
     address: std::net::SocketAddr,
@@ -36,12 +39,14 @@ pub(super) struct ControlPlane {
 
 /// What the directory holds, and what was last said of it.
 struct Source {
+    path: PathBuf,
     directory: Directory,
     index: Index,
     publisher: Arc<Publisher>,
     compiled: Arc<Compiled>,
-    /// Told already: each complaint is told once, and once more when it is gone.
-    complaints: Vec<String>,
+    /// Routes that are too large to be sent, of the last publication.
+    too_large: Vec<Complaint>,
+    complaints: Complaints,
 }
 
 impl ControlPlane {
@@ -51,14 +56,11 @@ impl ControlPlane {
         let (fleet, mut transitions) = Fleet::new();
         // The view hears of transitions from the agents themselves; the fleet's copy is for status writers.
         tokio::spawn(async move { while transitions.recv().await.is_some() {} });
-        let source = Arc::new(Mutex::new(Source {
-            directory: Directory::new(path.clone()),
-            index: Index::default(),
-            publisher: publisher.clone(),
-            compiled: Arc::default(),
-            complaints: Vec::new(),
-        }));
-        source.lock().reload(&feed)?;
+        // Before the first reading, so that no edit falls between the two.
+        let follow = Follow::start(path.clone());
+        let mut source = Source::new(path, publisher.clone());
+        source.reload(&feed).context("-f")?;
+        let source = Arc::new(Mutex::new(source));
         let settings = Settings { counting: Counting::Streams, ..Settings::default() };
         let random = Random::from_system()?;
         let discovery =
@@ -73,7 +75,7 @@ impl ControlPlane {
                 tracing::error!(%error, "the policy service ended");
             }
         });
-        follow(&path, source.clone(), feed, stop)?;
+        tokio::spawn(stop.run_until_cancelled_owned(reload_on_edits(follow, source.clone(), feed)));
         Ok(Self { address, source })
     }
 
@@ -82,99 +84,124 @@ impl ControlPlane {
     }
 
     /// The routes that agents of a namespace get.
-    pub(super) fn routes(&self, namespace: &str) -> Vec<Arc<RoutePolicy>> {
+    ///
+    /// # Errors
+    /// When there is none: what there is in place of it, and what is wrong.
+    pub(super) fn routes(&self, namespace: &str) -> anyhow::Result<Vec<Arc<RoutePolicy>>> {
         let source = self.source.lock();
-        let of_namespace = source.compiled.namespaces.get(namespace);
-        of_namespace
-            .map(|policies| policies.routes.iter().map(|route| route.policy.clone()).collect())
-            .unwrap_or_default()
+        let of_namespace = source.compiled.namespaces.get(namespace).into_iter();
+        let routes: Vec<Arc<RoutePolicy>> =
+            of_namespace.flat_map(|policies| &policies.routes).map(|route| route.policy.clone()).collect();
+        anyhow::ensure!(!routes.is_empty(), source.why_no_route(namespace));
+        Ok(routes)
     }
+}
 
-    /// What is wrong with the manifests.
-    pub(super) fn problems(&self) -> Vec<String> {
-        self.source.lock().complaints.clone()
+/// Ends only when it is dropped.
+async fn reload_on_edits(mut follow: Follow, source: Arc<Mutex<Source>>, feed: Feed) {
+    loop {
+        follow.changed().await;
+        let (source, told) = (source.clone(), feed.clone());
+        let reloaded = tokio::task::spawn_blocking(move || {
+            let mut source = source.lock();
+            if let Err(error) = source.reload(&told) {
+                source.keep(error, &told);
+            }
+        });
+        if let Err(error) = reloaded.await {
+            tracing::error!(%error, "the directory could not be read again");
+        }
     }
 }
 
 impl Source {
-    /// Reads the directory again and publishes what changed.
-    fn reload(&mut self, feed: &Feed) -> anyhow::Result<()> {
+    fn new(path: PathBuf, publisher: Arc<Publisher>) -> Self {
+        Self {
+            directory: Directory::new(path.clone()),
+            path,
+            index: Index::default(),
+            publisher,
+            compiled: Arc::default(),
+            too_large: Vec::new(),
+            complaints: Complaints::default(),
+        }
+    }
+
+    /// Reads the directory again, publishes what changed, and says what is wrong.
+    fn reload(&mut self, feed: &Feed) -> Result<(), UnreadableDirectory> {
         let now_ms = clock::unix_ms();
-        let changes = self.directory.reload(now_ms)?;
-        let mut complaints: Vec<String> = changes.problems.iter().map(ToString::to_string).collect();
-        let edited = !changes.is_empty();
-        let applied = changes.applied.len();
-        let deleted = changes.deleted.len();
-        changes.apply_to(&mut self.index, now_ms);
-        if edited {
+        let mut changes = self.directory.reload(now_ms)?;
+        let problems: Vec<Problem> = std::mem::take(&mut changes.problems);
+        let edits = edits(&changes);
+        if !changes.is_empty() {
+            changes.apply_to(&mut self.index, now_ms);
             self.compiled = Arc::new(compile(&self.index));
-            for too_large in self.publisher.publish(self.compiled.clone()) {
-                complaints.push(too_large.to_string());
-            }
+            let too_large = self.publisher.publish(self.compiled.clone());
+            self.too_large =
+                too_large.iter().map(|one| Complaint::new(one.to_string(), one.to_string())).collect();
         }
-        complaints.extend(conditions(&self.compiled));
-        for complaint in complaints.iter().filter(|one| !self.complaints.contains(one)) {
-            feed.note(Level::Warning, complaint.clone());
+        let mut now = complaints::of(&problems, &self.compiled);
+        now.extend(self.too_large.iter().cloned());
+        for (level, text) in self.complaints.update(now) {
+            feed.note(level, "policy", text);
         }
-        for mended in self.complaints.iter().filter(|one| !complaints.contains(one)) {
-            feed.note(Level::Info, format!("mended: {mended}"));
+        if let Some(edits) = edits {
+            feed.note(Level::Info, "policy", edits);
         }
-        if edited && (applied > 0 || deleted > 0) {
-            feed.note(Level::Info, format!("{applied} objects applied, {deleted} deleted"));
-        }
-        self.complaints = complaints;
         Ok(())
+    }
+
+    /// A directory that is away for a moment must not end everything.
+    fn keep(&mut self, error: UnreadableDirectory, feed: &Feed) {
+        let text = format!("{:#}; until then everything stays as it is", anyhow::Error::from(error));
+        for (level, text) in self.complaints.add(Complaint::new(format!("directory {:?}", self.path), text)) {
+            feed.note(level, "policy", text);
+        }
+    }
+
+    fn why_no_route(&self, namespace: &str) -> String {
+        let mut why = format!("-f {}: no valid ModelRoute for namespace {namespace}", self.path.display());
+        let with_routes = self.compiled.namespaces.iter().filter(|(_, policies)| !policies.routes.is_empty());
+        let others: BTreeSet<&str> = with_routes.map(|(name, _)| &**name).collect();
+        let problems: Vec<&str> = self.complaints.texts().collect();
+        // Writing to a string can't fail.
+        if !others.is_empty() {
+            let others: Vec<&str> = others.into_iter().collect();
+            let _ = write!(why, "; there are some for {}: choose with --namespace", others.join(", "));
+        } else if problems.is_empty() {
+            why.push_str("; write one into a *.yaml file there, or name another directory");
+        }
+        for problem in problems.iter().take(PROBLEMS) {
+            let _ = write!(why, "\n  {problem}");
+        }
+        if let Some(more @ 1..) = problems.len().checked_sub(PROBLEMS) {
+            let _ = write!(why, "\n  and {more} more: sluice check {} shows all", self.path.display());
+        }
+        why
     }
 }
 
-/// What status would say of the objects, as far as it is not good.
-fn conditions(compiled: &Compiled) -> Vec<String> {
-    let bad = |object: &dyn std::fmt::Display, draft: &Draft| {
-        (draft.status == Status::False)
-            .then(|| format!("{object}: {}=False/{}: {}", draft.type_, draft.reason, draft.message))
-    };
-    let routes = compiled.routes.values().flat_map(|report| {
-        let drafts = [Some(&report.accepted), report.resolved_refs.as_ref(), report.programmed.as_ref()];
-        drafts.into_iter().flatten().filter_map(|draft| bad(&report.object, draft)).collect::<Vec<_>>()
-    });
-    let policies = compiled.policies.values().flat_map(|report| {
-        let of_ancestor = |ancestor: &sluice_policy::compile::AncestorReport| {
-            let drafts = [Some(&ancestor.accepted), ancestor.programmed.as_ref()];
-            drafts.into_iter().flatten().filter_map(|draft| bad(&report.object, draft)).collect::<Vec<_>>()
+/// What took effect, in a line; `None`: nothing did.
+fn edits(changes: &Changes) -> Option<String> {
+    let applied = changes.applied.iter().filter_map(|resource| {
+        let (kind, meta) = match resource {
+            Resource::Route(route) => ("ModelRoute", &route.metadata),
+            Resource::Policy(policy) => ("ReliabilityPolicy", &policy.metadata),
+            Resource::Secret(secret) => ("Secret", &secret.metadata),
+            Resource::Other => return None,
         };
-        report.ancestors.iter().flat_map(of_ancestor).collect::<Vec<_>>()
+        Some(format!("{kind}/{}", meta.name.as_deref().unwrap_or_default()))
     });
-    let mut all: Vec<String> = routes.chain(policies).collect();
-    all.dedup();
-    all
+    let parts =
+        [("applied", names(applied)), ("deleted", names(changes.deleted.iter().map(ObjectName::to_string)))];
+    let parts: Vec<String> =
+        parts.into_iter().filter_map(|(what, names)| Some(format!("{what} {}", names?))).collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// Watches the directory on a task of its own.
-fn follow(path: &Path, source: Arc<Mutex<Source>>, feed: Feed, stop: CancellationToken) -> anyhow::Result<()> {
-    let (changed, mut changes) = mpsc::channel::<()>(1);
-    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        // A full channel says already that something changed.
-        if event.is_ok_and(|event| !event.kind.is_access()) {
-            let _ = changed.try_send(());
-        }
-    })?;
-    watcher
-        .watch(path, RecursiveMode::NonRecursive)
-        .with_context(|| format!("{} cannot be watched for edits", path.display()))?;
-    tokio::spawn(async move {
-        let _watcher = watcher;
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                change = changes.recv() => if change.is_none() { return },
-            }
-            tokio::time::sleep(SETTLE).await;
-            let (source, told) = (source.clone(), feed.clone());
-            let reloaded = tokio::task::spawn_blocking(move || source.lock().reload(&told)).await;
-            if let Ok(Err(error)) = reloaded {
-                feed.note(Level::Warning, format!("{error:#}: everything stays as it is"));
-            }
-        }
-    });
-    Ok(())
+fn names(all: impl Iterator<Item = String>) -> Option<String> {
+    let all: Vec<String> = all.collect();
+    let (first, rest) = all.split_at(all.len().min(NAMED));
+    let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+    (!all.is_empty()).then(|| first.join(", ") + &more)
 }

@@ -42,12 +42,12 @@ impl Feed {
         let _ = self.inputs.try_send(input);
     }
 
-    pub(super) fn note(&self, level: Level, text: String) {
+    pub(super) fn note(&self, level: Level, subject: &'static str, text: String) {
         match level {
-            Level::Info => tracing::info!("{text}"),
-            Level::Warning => tracing::warn!("{text}"),
+            Level::Info => tracing::info!(subject, "{text}"),
+            Level::Warning => tracing::warn!(subject, "{text}"),
         }
-        self.send(Input::Note { at: self.at(), level, text });
+        self.send(Input::Note { at: self.at(), level, subject, text });
     }
 
     /// Shows the agents until `stop`.
@@ -75,9 +75,9 @@ impl Feed {
             for agent in &agents {
                 states.push(agent.state().await);
             }
-            let provider = playing.as_ref().map(|playing| {
-                playing.phases.at(clock::now().saturating_duration_since(playing.since))
-            });
+            let provider = playing
+                .as_ref()
+                .map(|playing| playing.phases.at(clock::now().saturating_duration_since(playing.since)));
             let load = load.as_ref().map(Load::counts);
             self.send(Input::Sample(Box::new(Sample { at: self.at(), agents: states, provider, load })));
         }
@@ -103,7 +103,8 @@ impl Feed {
     }
 }
 
-/// What a person is told to call: the first agent, and a model that an OpenAI route names whole.
+/// What a person is told to call: the first agent, and a model of the first OpenAI route; an empty one where
+/// there is no such route.
 pub(super) fn intro(listen: SocketAddr, routes: &[Arc<RoutePolicy>]) -> Intro {
     let openai = routes.iter().filter(|route| route.format == WireFormat::OpenAi);
     let names = openai.flat_map(|route| &route.models).map(|pattern| match pattern {

@@ -7,87 +7,98 @@
 //! ```
 //! | module | what it does |
 //! |---|---|
-//! | `control_plane` | reads the directory, follows its edits, publishes |
+//! | `follow` | notices edits of the directory |
+//! | `control_plane` | reads the directory and publishes |
+//! | `complaints` | what is wrong with the manifests, told once |
+//! | `agents` | starts and ends them |
 //! | `providers` | scripted providers at the addresses that the manifests name |
 //! | `feed` | what the view is shown |
 
+mod agents;
+mod complaints;
 mod control_plane;
 mod feed;
+mod follow;
 mod providers;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use sluice_agent::agent::Running;
-use sluice_agent::{Agent, AgentConfig};
 use sluice_core::units::parse_duration;
-use sluice_state::store::Shared;
-use sluice_state::{EmbeddedHome, RedisConfig};
-use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Endpoint;
 
 use crate::view::load::{Load, LoadConfig};
-use crate::view::{self, Surface};
+use crate::view::{self, Level, Surface};
+use agents::Agents;
 use control_plane::ControlPlane;
 use feed::Feed;
 use providers::Providers;
 
-/// Time for the first policies to reach every agent.
-const READY_WITHIN: Duration = Duration::from_secs(10);
+const EXAMPLES: &str = "Examples:
+  sluice run -f e2e/manifests/quickstart --provider
+  sluice run -f e2e/manifests/quickstart --provider --scenario brownout
+  sluice run -f manifests --agents 3 --redis redis://127.0.0.1:6379";
 
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Directory of manifests; edits take effect while it runs
     #[arg(short = 'f', long = "filename", value_name = "DIR")]
     directory: PathBuf,
-    /// Share state through Redis instead of this process: redis://, rediss://, redis+sentinel://, redis+cluster://
+    /// Share state through Redis, not within this process: redis[s]://HOST, redis[s]+sentinel://HOST,…/SERVICE or
+    /// redis[s]+cluster://HOST,…
     #[arg(long, value_name = "URL", env = "SLUICE_REDIS_URL", hide_env_values = true)]
     redis: Option<String>,
-    /// Agents to start, each on a port of its own
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    /// Agents to start, each on ports of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     agents: u16,
-    /// Where the first agent listens; the others take the ports behind it
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8110")]
+    /// Where the first agent listens; the others take the ports above. Port 0: a free one for each
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8110")]
     listen: SocketAddr,
-    /// Where the first agent serves /state and /metrics; the others take the ports behind it
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9110")]
+    /// Where the first agent serves /livez, /readyz, /metrics and /state; the others take the ports above
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9110")]
     admin: SocketAddr,
-    /// The namespace that the agents serve
-    #[arg(long, default_value = "default")]
+    /// The namespace that the agents serve; manifests without one are in `default`
+    #[arg(long, value_name = "NAME", default_value = "default")]
     namespace: String,
-    /// Play the providers too: a scripted one at each loopback address that a route names
+    /// Play the providers too: a scripted one at each loopback address that a route's targets name
     #[arg(long)]
     provider: bool,
-    /// Play an incident at the first target, with a load: a name in DIR/../scenarios, or a file
+    /// Play an incident at the targets of first priority, with a load: a file, or a name in DIR/../scenarios
     #[arg(long, value_name = "NAME|FILE", requires = "provider")]
     scenario: Option<String>,
-    /// Calls per second of a scenario's load
-    #[arg(long, value_name = "N", default_value_t = 12.0)]
+    /// Calls per second of the scenario's load
+    #[arg(long, value_name = "N", default_value_t = 12.0, requires = "scenario", value_parser = rate)]
     rate: f64,
     /// End by itself after this time, such as 90s
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
     lasting: Option<Duration>,
-    /// How long streams may go on once it ends
+    /// How long streams may go on when it ends
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
     grace: Duration,
     /// Print lines even at a terminal
     #[arg(long)]
     plain: bool,
-    /// Show nothing but errors
+    /// Show nothing; warnings and errors are logged
     #[arg(long)]
     no_view: bool,
-    /// Write the log to this file (at a terminal there is none otherwise)
+    /// Write the log to this file, not to standard error; RUST_LOG sets how much
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|error| error.to_string())
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    const RANGE: std::ops::RangeInclusive<f64> = 0.1..=1_000.0;
+    let rate = text.parse().ok().filter(|rate| RANGE.contains(rate));
+    rate.ok_or_else(|| format!("choose a number from {} to {}", RANGE.start(), RANGE.end()))
 }
 
 /// Runs until it is interrupted, a person quits the view, or its time is over.
@@ -113,55 +124,65 @@ fn log_to(args: &Args, surface: Surface) -> anyhow::Result<()> {
             .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default))
     };
     if let Some(path) = &args.log {
-        let file = std::fs::File::create(path).with_context(|| format!("--log {}", path.display()))?;
+        let file = std::fs::File::create(path)
+            .with_context(|| format!("--log {}: choose a file that can be written", path.display()))?;
         tracing_subscriber::fmt().with_env_filter(filter("info")).with_ansi(false).with_writer(file).init();
-    } else if surface == Surface::Lines || args.no_view {
-        // The view's lines say what matters; the log adds what went wrong.
+    } else if args.no_view {
+        tracing_subscriber::fmt().with_env_filter(filter("warn")).with_writer(std::io::stderr).init();
+    } else if surface == Surface::Lines {
+        // The view's lines hold the warnings already.
         tracing_subscriber::fmt().with_env_filter(filter("error")).with_writer(std::io::stderr).init();
     }
     Ok(())
 }
 
 async fn run(args: Args, surface: Surface) -> anyhow::Result<()> {
+    // Before anything starts: what is asked of it from now on is done in order.
+    let signals = Signals::new()?;
     let stop = CancellationToken::new();
     let (inputs, shown) = view::channel();
     let feed = Feed::new(inputs);
     let control = ControlPlane::start(args.directory.clone(), feed.clone(), stop.clone()).await?;
-    let routes = control.routes(&args.namespace);
-    anyhow::ensure!(
-        !routes.is_empty(),
-        "no valid ModelRoute in {} for namespace {}:\n{}",
-        args.directory.display(),
-        args.namespace,
-        control.problems().join("\n")
-    );
+    let routes = control.routes(&args.namespace)?;
     let providers = if args.provider {
         Some(Providers::start(&routes, &args.directory, args.scenario.as_deref()).await?)
     } else {
         None
     };
-    let agents = start_agents(&args, control.endpoint()?).await?;
-    for running in &agents {
-        ready(&running.agent).await?;
+    let agents = Agents::start(&args, control.endpoint()?).await?;
+    for addresses in &agents.addresses {
+        feed.note(Level::Info, "agent", addresses.clone());
     }
-    let intro = feed::intro(args.listen, &routes);
-    let load = args.scenario.as_ref().map(|_| {
-        let mut config = LoadConfig::new(intro.base_url.clone(), intro.model.clone());
-        config.per_second = args.rate;
-        Load::new(config)
-    });
-    if let Some(load) = &load {
-        tokio::spawn({
-            let (load, stop) = (load.clone(), stop.clone());
-            async move { load.run(stop).await }
-        });
-    }
+    let intro = feed::intro(agents.base, &routes);
+    let load =
+        args.scenario.as_ref().map(|scenario| start_load(scenario, args.rate, &intro, &stop)).transpose()?;
     let phases = providers.as_ref().and_then(Providers::phases);
-    feed.follow(agents.iter().map(|running| running.agent.clone()).collect(), phases, load, &stop);
-    show(&args, surface, intro, shown, &stop).await?;
+    feed.follow(agents.all().collect(), phases, load, &stop);
+    let ended = show(&args, surface, intro, shown, signals, &stop).await;
     stop.cancel();
-    end(agents, providers).await;
-    Ok(())
+    agents.drain().await;
+    if let Some(providers) = providers {
+        providers.shutdown().await;
+    }
+    ended
+}
+
+fn start_load(
+    scenario: &str,
+    rate: f64,
+    intro: &view::Intro,
+    stop: &CancellationToken,
+) -> anyhow::Result<Load> {
+    anyhow::ensure!(
+        !intro.model.is_empty(),
+        "--scenario {scenario}: its load speaks the OpenAI format, and no route does; add one, or leave --scenario out"
+    );
+    let mut config = LoadConfig::new(intro.base_url.clone(), intro.model.clone());
+    config.per_second = rate;
+    let load = Load::new(config);
+    let (running, stop) = (load.clone(), stop.clone());
+    tokio::spawn(async move { running.run(stop).await });
+    Ok(load)
 }
 
 /// Returns when the run should end.
@@ -170,6 +191,7 @@ async fn show(
     surface: Surface,
     intro: view::Intro,
     shown: tokio::sync::mpsc::Receiver<view::Input>,
+    mut signals: Signals,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let view = async {
@@ -188,64 +210,37 @@ async fn show(
         }
     };
     tokio::pin!(view);
-    let ended = tokio::select! {
+    tokio::select! {
         shown = &mut view => return Ok(shown?),
-        ended = terminated() => ended,
-        () = time => Ok(()),
-    };
+        () = signals.received() => {}
+        () = time => {}
+    }
     // The view restores the terminal and says its last words.
     stop.cancel();
     if !args.no_view {
         view.await?;
     }
-    Ok(ended?)
+    Ok(())
 }
 
-async fn start_agents(args: &Args, control: Endpoint) -> anyhow::Result<Vec<Running>> {
-    let state = match &args.redis {
-        Some(url) => Shared::Redis(RedisConfig { url: url.clone(), ..RedisConfig::default() }),
-        None => Shared::Embedded(Arc::new(EmbeddedHome::new()?)),
-    };
-    let mut agents = Vec::with_capacity(usize::from(args.agents));
-    for number in 0..args.agents {
-        let mut config = AgentConfig::new(format!("agent-{}", number + 1), &args.namespace, state.clone());
-        config.grace = args.grace;
-        let agent = Agent::new(config)?;
-        let applications = bind("--listen", args.listen, number).await?;
-        let admin = bind("--admin", args.admin, number).await?;
-        agents.push(agent.start(applications, Some(admin), Some(control.clone())));
+/// SIGTERM, and Ctrl-C where the view does not take it.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// From now on they end nothing by themselves.
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
-    Ok(agents)
-}
 
-async fn bind(flag: &str, first: SocketAddr, number: u16) -> anyhow::Result<TcpListener> {
-    let port = if first.port() == 0 { 0 } else { first.port().saturating_add(number) };
-    let address = SocketAddr::new(first.ip(), port);
-    TcpListener::bind(address)
-        .await
-        .with_context(|| format!("{flag} {address}: choose another port, or end what uses this one"))
-}
-
-async fn ready(agent: &Agent) -> anyhow::Result<()> {
-    tokio::time::timeout(READY_WITHIN, agent.ready())
-        .await
-        .context("an agent got no policies within 10 s: see the log (--log FILE)")
-}
-
-async fn end(agents: Vec<Running>, providers: Option<Providers>) {
-    let draining = agents.into_iter().map(Running::drain);
-    futures_util::future::join_all(draining).await;
-    if let Some(providers) = providers {
-        providers.shutdown().await;
-    }
-}
-
-/// SIGTERM, or Ctrl-C where the view does not take it.
-async fn terminated() -> std::io::Result<()> {
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-    tokio::select! {
-        _ = terminate.recv() => Ok(()),
-        interrupted = tokio::signal::ctrl_c() => interrupted,
+    /// Returns at once for one that came before.
+    async fn received(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -23,7 +23,7 @@ pub(super) struct Providers {
 }
 
 impl Providers {
-    /// One provider per address; the first target of the first route plays the scenario, all others are well.
+    /// One provider per address; those of the targets of first priority play the scenario, all others are well.
     pub(super) async fn start(
         routes: &[Arc<RoutePolicy>],
         directory: &Path,
@@ -31,25 +31,28 @@ impl Providers {
     ) -> anyhow::Result<Self> {
         let script = scenario.map(|name| read(directory, name)).transpose()?;
         let healthy = Scenario::from_yaml(HEALTHY).context("the built-in scenario")?;
+        let addresses = addresses(routes);
+        anyhow::ensure!(
+            !addresses.is_empty(),
+            "--provider: no target has an endpoint at a loopback address; name one such as http://127.0.0.1:9001/v1"
+        );
+        anyhow::ensure!(
+            script.is_none() || addresses.values().any(|first| *first),
+            "--scenario: no target of first priority has an endpoint at a loopback address, where it could be played"
+        );
         let mut providers = Vec::new();
-        let mut playing = None;
-        for (address, first) in addresses(routes) {
+        for (address, first) in addresses {
             let listener = TcpListener::bind(address).await.with_context(|| {
-                format!("{address}: a route names it and --provider plays it, but it is in use")
+                format!(
+                    "--provider: cannot listen on {address}, the endpoint of a target; \
+                     end what uses it, or give the target another endpoint"
+                )
             })?;
-            let plays = script.as_ref().filter(|_| first);
-            if let (Some(name), Some(scenario)) = (scenario, plays) {
-                let name = Path::new(name).file_stem().map_or(name.into(), |stem| stem.to_string_lossy());
-                let phases = Phases::of(&name, scenario);
-                playing = phases.map(|phases| Playing { phases, since: clock::now() });
-            }
+            let plays = script.as_ref().map(|script| &script.plays).filter(|_| first);
             providers.push(Provider::serve(listener, plays.unwrap_or(&healthy).clone())?);
         }
-        anyhow::ensure!(
-            !providers.is_empty(),
-            "--provider: no target has an endpoint at a loopback address, such as http://127.0.0.1:9001/v1"
-        );
-        Ok(Self { providers, playing })
+        let phases = script.and_then(|script| Phases::of(&script.name, &script.plays));
+        Ok(Self { providers, playing: phases.map(|phases| Playing { phases, since: clock::now() }) })
     }
 
     pub(super) fn phases(&self) -> Option<Playing> {
@@ -63,7 +66,7 @@ impl Providers {
     }
 }
 
-/// The loopback addresses of all targets, and which of them is the first target's.
+/// The loopback addresses of all targets, and whether a target of its route's first priority is there.
 fn addresses(routes: &[Arc<RoutePolicy>]) -> BTreeMap<SocketAddr, bool> {
     let mut found = BTreeMap::new();
     for route in routes {
@@ -84,24 +87,39 @@ fn loopback(endpoint: &str) -> Option<SocketAddr> {
     super::is_loopback(address.ip()).then_some(address)
 }
 
-/// A scenario by its file, or by its name in the folder `scenarios` beside the manifests' directory.
-fn read(directory: &Path, name: &str) -> anyhow::Result<Scenario> {
-    let named = directory.join("..").join("scenarios").join(format!("{name}.yaml"));
-    let path = if Path::new(name).is_file() { PathBuf::from(name) } else { named };
-    let text = std::fs::read_to_string(&path).with_context(|| {
-        format!("--scenario {name}: neither a file nor {}{}", path.display(), others(&path))
-    })?;
-    Scenario::from_yaml(&text).with_context(|| format!("--scenario {}", path.display()))
+/// A scenario of the user's choice.
+struct Script {
+    /// The file's name without its end.
+    name: String,
+    plays: Scenario,
 }
 
-/// The scenarios that are there.
-fn others(path: &Path) -> String {
-    let Some(entries) = path.parent().and_then(|folder| std::fs::read_dir(folder).ok()) else {
-        return String::new();
-    };
-    let mut names: Vec<String> = entries
-        .filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_string_lossy().into_owned()))
-        .collect();
+/// By its file, or by its name in the folder `scenarios` beside the manifests' directory.
+fn read(directory: &Path, name: &str) -> anyhow::Result<Script> {
+    let folder = directory.join("..").join("scenarios");
+    let named = folder.join(format!("{name}.yaml"));
+    let path = if Path::new(name).is_file() { Path::new(name) } else { &named };
+    anyhow::ensure!(
+        path.is_file(),
+        "--scenario {name}: neither a file nor a name in {}; {}",
+        folder.display(),
+        choices(&folder)
+    );
+    let plays = Scenario::from_file(path)
+        .map_err(|error| anyhow::anyhow!("--scenario {}: {error}", path.display()))?;
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    Ok(Script { name: stem.into_owned(), plays })
+}
+
+fn choices(folder: &Path) -> String {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let scenarios = files.filter(|file| file.extension().is_some_and(|end| end == "yaml"));
+    let mut names: Vec<String> =
+        scenarios.filter_map(|file| Some(file.file_stem()?.to_string_lossy().into_owned())).collect();
     names.sort();
-    format!("; there are: {}", names.join(", "))
+    if names.is_empty() {
+        "there are none: name a file".to_owned()
+    } else {
+        format!("there are: {}", names.join(", "))
+    }
 }

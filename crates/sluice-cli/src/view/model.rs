@@ -75,6 +75,8 @@ pub enum Input {
     Note {
         at: Duration,
         level: Level,
+        /// The kind of line, a word of at most eight letters: `policy`.
+        subject: &'static str,
         text: String,
     },
 }
@@ -139,16 +141,14 @@ impl Model {
                 }
                 self.log(Entry::Transition(line));
             }
-            Input::Note { at, level, text } => self.log(Entry::Note { at, level, subject: "policy", text }),
+            Input::Note { at, level, subject, text } => self.log(Entry::Note { at, level, subject, text }),
         }
     }
 
     fn feed_sample(&mut self, sample: Sample) {
         let fleet = Fleet::of(&sample.agents);
         self.at = self.at.max(sample.at);
-        if self.samples > 0 {
-            self.note_changes(&fleet, sample.provider.as_ref());
-        }
+        self.note_changes(&fleet, sample.provider.as_ref());
         self.samples += 1;
         let traffic = &fleet.traffic;
         self.traffic.push(self.at, [traffic.admitted(), traffic.refused, traffic.failed_over]);
@@ -165,7 +165,7 @@ impl Model {
         self.load = sample.load;
     }
 
-    /// What differs between two samples and belongs in the log.
+    /// What differs between two samples and belongs in the log; of the first one, what is not as it should be.
     fn note_changes(&mut self, new: &Fleet, provider: Option<&Phase>) {
         let at = self.at;
         let mut notes = Vec::new();
@@ -176,7 +176,8 @@ impl Model {
         }
         let (before, after) = (&self.fleet.store, &new.store);
         if before.away == 0 && after.away > 0 {
-            note(Level::Warning, "store", degraded(after, new.agents));
+            let [_, full] = degraded(after, new.agents);
+            note(Level::Warning, "store", full);
         } else if before.away > 0 && after.away == 0 {
             note(Level::Info, "store", format!("{} is reachable again; shared state rules", after.home));
         }
@@ -189,7 +190,8 @@ impl Model {
                 );
             }
         }
-        if let ([version], true) = (new.versions.as_slice(), self.fleet.versions != new.versions) {
+        let edited = self.sampled() && self.fleet.versions != new.versions;
+        if let ([version], true) = (new.versions.as_slice(), edited) {
             note(Level::Info, "policy", format!("version {} in use", short_version(version)));
         }
         for entry in notes {
@@ -247,15 +249,17 @@ impl Model {
     }
 }
 
-/// What it means that the store is away, in words.
-pub(super) fn degraded(store: &Store, agents: usize) -> String {
+/// What it means that the store is away, in words: briefly, and in full.
+pub(super) fn degraded(store: &Store, agents: usize) -> [String; 2] {
     let who = match (store.away, agents) {
         (_, 1) => String::new(),
         (away, agents) if away == agents => format!(" for all {agents} agents"),
         (away, agents) => format!(" for {away} of {agents} agents"),
     };
+    let brief = format!("{} unreachable{who}", store.home);
     let why = store.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    format!("{} unreachable{who}, each decides alone{why}", store.home)
+    let full = format!("{brief}, each decides alone{why}");
+    [brief, full]
 }
 
 /// Enough of a content hash to tell two apart.
@@ -367,7 +371,7 @@ mod tests {
             let at = Duration::from_secs(second);
             model.feed(Input::Sample(Box::new(Sample { at, provider, ..Sample::default() })));
         }
-        assert_eq!(notes(&model), ["provider: brownout 1/2: silent"]);
+        assert_eq!(notes(&model), ["provider: brownout 1/2: healthy", "provider: brownout 1/2: silent"]);
     }
 
     #[test]

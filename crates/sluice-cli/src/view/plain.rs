@@ -254,6 +254,7 @@ mod tests {
         let note = Input::Note {
             at: Duration::from_secs(1),
             level: Level::Warning,
+            subject: "policy",
             text: "route.yaml: spec.models: empty\nname one\u{1b}[31m".into(),
         };
         let lines = said(vec![sample(0, 0), opened(900), note]).concat();

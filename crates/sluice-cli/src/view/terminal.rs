@@ -53,7 +53,7 @@ pub(super) fn show(
         let panics = guard.hook.locations();
         for location in panics.iter().skip(panics_seen) {
             let text = format!("a task panicked at {location}; details follow when you quit");
-            model.feed(Input::Note { at: model.at, level: Level::Warning, text });
+            model.feed(Input::Note { at: model.at, level: Level::Warning, subject: "panic", text });
         }
         stale |= fed == Fed::Some || panics.len() > panics_seen;
         panics_seen = panics.len();

@@ -105,7 +105,7 @@ impl RedisConfig {
         let unverified = if parts.tls && self.insecure_skip_verify { "#insecure" } else { "" };
         let info = format!("{scheme}://{user}{host}{port}/{db}{unverified}")
             .into_connection_info()
-            .map_err(|error| invalid(&error.to_string()))?;
+            .map_err(|_| invalid("has a host, port or database that cannot be read: write redis://host:6379/0"))?;
         let mut settings = info.redis_settings().clone().set_skip_set_lib_name();
         if let Some(username) = &self.username {
             settings = settings.set_username(username);

@@ -37,22 +37,34 @@ pub(super) fn draw(buffer: &mut Buffer, area: Rect, model: &Model, theme: Theme)
     facts.extend([dot(theme), styled(clock_short(model), QUIET)]);
     put_right(buffer, area, area.width - 1, 0, facts);
 
-    let (text, style) = if fleet.store.away > 0 {
-        (format!("store {}", degraded(&fleet.store, fleet.agents)), theme.bad().patch(STRONG))
-    } else {
-        let home = if fleet.store.home.is_empty() { "not known yet" } else { fleet.store.home };
-        (format!("store {home}"), QUIET)
-    };
-    // A store that is away matters more than which phase is played.
-    let text = cut(&text, usize::from(area.width) - 2);
-    let store_at = put_right(buffer, area, area.width - 1, 1, vec![styled(text, style)]);
+    let store_at = draw_store(buffer, area, model, theme);
     if let Some(phase) = &model.provider {
         let left = phase.left.map(|left| format!("  {} left", countdown(left))).unwrap_or_default();
-        let room = usize::from(store_at.saturating_sub(14)).saturating_sub(left.len());
-        let spans =
-            [styled("provider  ", QUIET), styled(cut(&phase.to_string(), room), STRONG), styled(left, QUIET)];
-        put(buffer, area, 1, 1, spans);
+        let room = usize::from(store_at.saturating_sub(14));
+        let (room, left) = match room.checked_sub(left.len()) {
+            Some(less) if less >= 20 => (less, left),
+            _ => (room, String::new()),
+        };
+        let name = styled(cut(&phase.to_string(), room), STRONG);
+        put(buffer, area, 1, 1, [styled("provider  ", QUIET), name, styled(left, QUIET)]);
     }
+}
+
+/// Where the shared state is, and whether it is there; returns the column where it begins.
+fn draw_store(buffer: &mut Buffer, area: Rect, model: &Model, theme: Theme) -> u16 {
+    let fleet = &model.fleet;
+    let (text, style) = if fleet.store.away > 0 {
+        let [brief, full] = degraded(&fleet.store, fleet.agents);
+        // The log has the reason; here the phase has to fit beside it.
+        let room = usize::from(area.width) - if model.provider.is_some() { 45 } else { 8 };
+        let text = if full.chars().count() <= room { full } else { brief };
+        (text, theme.bad().patch(STRONG))
+    } else {
+        let home = if fleet.store.home.is_empty() { "not known yet" } else { fleet.store.home };
+        (home.to_owned(), QUIET)
+    };
+    let text = cut(&format!("store {text}"), usize::from(area.width) - 2);
+    put_right(buffer, area, area.width - 1, 1, vec![styled(text, style)])
 }
 
 /// Whole seconds: tenths in a heading only flicker.
@@ -90,7 +102,12 @@ pub(super) fn draw_traffic(buffer: &mut Buffer, area: Rect, model: &Model, theme
     }
     put(buffer, area, x, 0, [styled("in flight", QUIET)]);
     put(buffer, area, x, 1, [styled(thousands(traffic.in_flight), STRONG)]);
-    draw_clients(buffer, Rect { x: area.x + x + 12, width: area.width - x - 12, ..area }, model, theme);
+    draw_clients(
+        buffer,
+        Rect { x: area.x + x + 12, width: area.width.saturating_sub(x + 12), ..area },
+        model,
+        theme,
+    );
 }
 
 fn draw_clients(buffer: &mut Buffer, area: Rect, model: &Model, theme: Theme) {

@@ -185,6 +185,33 @@ fn a_store_that_is_away_is_said_in_red() {
 }
 
 #[test]
+fn a_phase_and_a_store_that_is_away_share_a_line() {
+    let mut model = played(2, |_, _| {});
+    let mut agents =
+        vec![agent("agent-1", vec![target("primary")]), agent("agent-2", vec![target("primary")])];
+    agents[1].store.home = "redis";
+    agents[1].store.reachable = false;
+    agents[1].store.reason = Some("timeout: a script took longer than the deadline of 20 ms".into());
+    let provider = Some(Phase {
+        scenario: "brownout".into(),
+        number: 2,
+        of: 5,
+        name: "slower and slower to the first token".into(),
+        left: Some(Duration::from_secs(7)),
+    });
+    let at = Duration::from_secs(3);
+    model.feed(Input::Sample(Box::new(Sample { at, agents, provider, load: None })));
+    for width in [60, 80, 100, 170] {
+        let drawn = text(&paint(&model, (width, 24), Screen::default(), COLOR));
+        let line = drawn.lines().nth(1).unwrap_or_default();
+        assert!(line.contains("provider  brownout 2/5") || width == 60, "{width}: {line}");
+        assert!(line.contains(" store redis unreachable for 1 of 2 agents"), "{width}: {line}");
+        assert!(line.chars().count() < usize::from(width));
+        assert!(width < 170 || line.ends_with("the deadline of 20 ms"), "{line}");
+    }
+}
+
+#[test]
 fn before_the_first_sample_it_says_how_to_call() {
     let intro = Intro { base_url: "http://127.0.0.1:8080/v1".into(), model: "gpt-4o".into() };
     assert_golden("start-80x24.txt", &paint(&Model::new(intro), (80, 24), Screen::default(), COLOR));
@@ -217,7 +244,12 @@ fn an_incident_under_load_with_all_there_is_to_say() {
         left: Some(Duration::from_millis(6_200)),
     });
     let at = Duration::from_secs(32);
-    model.feed(Input::Note { at, level: Level::Warning, text: "route.yaml: spec.models: empty".into() });
+    model.feed(Input::Note {
+        at,
+        level: Level::Warning,
+        subject: "policy",
+        text: "route.yaml: spec.models: empty".into(),
+    });
     model.feed(Input::Sample(Box::new(Sample { at, agents: vec![one], provider, load: Some(load) })));
     let buffer = paint(&model, (140, 30), Screen::default(), COLOR);
     assert_golden("incident-140x30.txt", &buffer);
@@ -255,8 +287,8 @@ fn no_color_draws_none_and_ascii_is_ascii() {
 fn every_size_is_survived() {
     let mut model = played(31, opened);
     model.feed(transition(20_300, BreakerState::Closed, BreakerState::Open, TransitionReason::SlowRate));
-    for width in (1..200).step_by(13) {
-        for height in (1..70).step_by(4) {
+    for width in (1..58).step_by(13).chain(58..66).chain((66..200).step_by(17)) {
+        for height in (1..13).step_by(4).chain(13..26).chain((26..70).step_by(11)) {
             for curl in [false, true] {
                 paint(&model, (width, height), Screen { scroll: 3, curl }, COLOR);
             }
