@@ -53,7 +53,10 @@ impl RedisServer {
     pub fn start_with(options: &RedisOptions) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let port = free_port()?;
-        let mut config = format!("port {port}\nbind 127.0.0.1\nprotected-mode no\nsave \"\"\ndir {}\n", dir.path().display());
+        let mut config = format!(
+            "port {port}\nbind 127.0.0.1\nprotected-mode no\nsave \"\"\ndir {}\n",
+            dir.path().display()
+        );
         let appended = if options.persistent { "yes\nappendfsync always" } else { "no" };
         let _ = writeln!(config, "appendonly {appended}");
         let mut tls_port = None;
@@ -272,7 +275,9 @@ impl RedisSentinel {
             ..RedisOptions::default()
         };
         let replica = RedisServer::start_with(&options)?;
-        wait_for("the replica to follow", || Ok(replica.command(&["INFO", "replication"])?.contains("master_link_status:up")))?;
+        wait_for("the replica to follow", || {
+            Ok(replica.command(&["INFO", "replication"])?.contains("master_link_status:up"))
+        })?;
         let mut sentinels = Vec::new();
         for _ in 0..3 {
             sentinels.push(RedisServer::start_sentinel(primary.port(), Self::SERVICE, 2)?);
@@ -281,8 +286,10 @@ impl RedisSentinel {
             let mut found = true;
             for sentinel in &sentinels {
                 let info = sentinel.command(&["SENTINEL", "MASTER", Self::SERVICE])?;
-                let value = |name: &str| info.lines().skip_while(|line| *line != name).nth(1).map(str::to_owned);
-                found &= value("num-other-sentinels").as_deref() == Some("2") && value("num-slaves").as_deref() == Some("1");
+                let value =
+                    |name: &str| info.lines().skip_while(|line| *line != name).nth(1).map(str::to_owned);
+                found &= value("num-other-sentinels").as_deref() == Some("2")
+                    && value("num-slaves").as_deref() == Some("1");
             }
             Ok(found)
         })?;
@@ -291,7 +298,8 @@ impl RedisSentinel {
 
     #[must_use]
     pub fn url(&self) -> String {
-        let nodes: Vec<String> = self.sentinels.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+        let nodes: Vec<String> =
+            self.sentinels.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
         format!("redis+sentinel://{}/{}", nodes.join(","), Self::SERVICE)
     }
 }

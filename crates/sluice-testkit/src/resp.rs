@@ -1,5 +1,6 @@
 //! Just enough of Redis' protocol to drive servers from tests and to count what passes a proxy.
 
+use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -13,7 +14,8 @@ pub(crate) fn command(port: u16, words: &[&str]) -> Result<String> {
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     let mut request = format!("*{}\r\n", words.len());
     for word in words {
-        request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        // Writing to a string can't fail.
+        let _ = write!(request, "${}\r\n{word}\r\n", word.len());
     }
     (&stream).write_all(request.as_bytes())?;
     reply(&mut BufReader::new(&stream)).with_context(|| format!("{words:?}"))

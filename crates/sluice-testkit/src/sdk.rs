@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use tokio::process::Command;
 
 /// Longer than any script runs; one that takes so long hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Python with the SDKs, and where the scripts are.
 #[derive(Debug, Clone)]

@@ -23,6 +23,10 @@ impl TestCertificates {
         let key = KeyPair::generate()?;
         let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
         let certificate = CertificateParams::new(names)?.signed_by(&key, &issuer)?;
-        Ok(Self { ca_pem: ca_certificate.pem(), certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
+        Ok(Self {
+            ca_pem: ca_certificate.pem(),
+            certificate_pem: certificate.pem(),
+            key_pem: key.serialize_pem(),
+        })
     }
 }

@@ -18,7 +18,7 @@ use sluice_testkit::Sdk;
 use crate::harness::{PATIENCE, World, policy_set, provider, route, target};
 
 /// Longer than a script takes to reach its last case.
-const SCRIPT_PATIENCE: Duration = Duration::from_secs(120);
+const SCRIPT_PATIENCE: Duration = Duration::from_mins(2);
 /// What providers accept from the agent, and never see of the application.
 pub(crate) const TARGETS_KEY: &str = "sk-of-the-target";
 /// What an application has in its pod.
