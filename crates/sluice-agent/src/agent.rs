@@ -132,6 +132,11 @@ impl Agent {
         let _ = ready.wait_for(|ready| *ready).await;
     }
 
+    /// Waits until the shared state was reached, at most for `within`; says whether it was.
+    pub async fn connected(&self, within: Duration) -> bool {
+        self.shared.store.connected(within).await
+    }
+
     pub async fn state(&self) -> AgentState {
         crate::report::state(&self.shared).await
     }
