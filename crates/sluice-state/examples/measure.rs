@@ -102,12 +102,20 @@ async fn shared(agent: &AgentTag, url: &str, limited: bool) -> Result<(), Box<dy
         epochs.push(home.admit(agent, &target, &admit_ask(base + nonce)).await?);
     }
     per_call(&format!("redis admit, {quota}: round trip, one by one"), started.elapsed());
-    println!("{:<44} {:>8} µs", format!("redis admit, {quota}: server CPU"), usec_per_call(&mut connection).await?);
+    println!(
+        "{:<44} {:>8} µs",
+        format!("redis admit, {quota}: server CPU"),
+        usec_per_call(&mut connection).await?
+    );
     reset(&mut connection).await?;
     for (nonce, admitted) in epochs.iter().enumerate() {
         home.settle(agent, &target, &settle_ask(base + nonce as u128, admitted)).await?;
     }
-    println!("{:<44} {:>8} µs", format!("redis settle, {quota}: server CPU"), usec_per_call(&mut connection).await?);
+    println!(
+        "{:<44} {:>8} µs",
+        format!("redis settle, {quota}: server CPU"),
+        usec_per_call(&mut connection).await?
+    );
     Ok(())
 }
 

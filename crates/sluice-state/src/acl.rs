@@ -19,8 +19,20 @@ impl AclMode {
 
 /// The commands of the scripts and of the connection.
 const COMMANDS: [&str; 14] = [
-    "+evalsha", "+script|load", "+script|exists", "+ping", "+hello", "+info", "+time", "+get", "+set", "+hmget",
-    "+hset", "+pexpire", "+publish", "+subscribe",
+    "+evalsha",
+    "+script|load",
+    "+script|exists",
+    "+ping",
+    "+hello",
+    "+info",
+    "+time",
+    "+get",
+    "+set",
+    "+hmget",
+    "+hset",
+    "+pexpire",
+    "+publish",
+    "+subscribe",
 ];
 
 /// What follows `ACL SETUSER <name> on ><password>`.

@@ -5,13 +5,18 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use sha2::{Digest, Sha256};
 use sluice_core::admission::Nonce;
 
 pub(crate) struct Random(Mutex<SmallRng>);
 
 impl Random {
-    pub(crate) fn seeded(seed: u64) -> Self {
-        Self(Mutex::new(SmallRng::seed_from_u64(seed)))
+    /// Agents with one seed and different names draw differently: nonces must not repeat in a fleet.
+    pub(crate) fn seeded(agent: &str, seed: u64) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(seed.to_be_bytes());
+        hash.update(agent.as_bytes());
+        Self(Mutex::new(SmallRng::from_seed(hash.finalize().into())))
     }
 
     pub(crate) fn nonce(&self) -> Nonce {

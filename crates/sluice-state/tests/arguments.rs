@@ -18,8 +18,24 @@ use support::{SteppedClock, admit_ask, agent, quota, settle_ask, target, with_qu
 
 /// What `tonumber` takes, or what would go wrong later.
 const GARBAGE: [&str; 18] = [
-    "nan", "inf", "-inf", "-1", "-0", "9007199254740992", "1e400", "1e3", "0x10", "1.5", " 1", "1 ", "+1", "abc", "\0",
-    "99999999999999999999999999", "١", "{}",
+    "nan",
+    "inf",
+    "-inf",
+    "-1",
+    "-0",
+    "9007199254740992",
+    "1e400",
+    "1e3",
+    "0x10",
+    "1.5",
+    " 1",
+    "1 ",
+    "+1",
+    "abc",
+    "\0",
+    "99999999999999999999999999",
+    "١",
+    "{}",
 ];
 
 fn calls() -> Vec<(ScriptName, Call)> {
@@ -100,11 +116,7 @@ fn settings_that_would_mean_unbounded_work_are_refused() {
 #[test]
 fn no_text_at_all_breaks_the_guards() {
     let home = SteppedClock::new().home();
-    let word = prop_oneof![
-        "[0-9]{0,30}".boxed(),
-        "[-+.0-9a-fxeinf]{0,12}".boxed(),
-        any::<String>().boxed(),
-    ];
+    let word = prop_oneof!["[0-9]{0,30}".boxed(), "[-+.0-9a-fxeinf]{0,12}".boxed(), any::<String>().boxed(),];
     let texts = (proptest::collection::vec(word, 1..20), 0..3_usize, 0..2_usize);
     // The runner prints the failing input and keeps its seed.
     let mut runner = TestRunner::new(Config { cases: 5_000, failure_persistence: None, ..Config::default() });

@@ -34,7 +34,11 @@ impl World {
         (self.home.admit_now(&agent(), &self.target, &ask).unwrap(), ask.nonce)
     }
 
-    fn settle(&self, admitted: &(AdmitReply, sluice_core::admission::Nonce), verdict: Verdict) -> SettleReply {
+    fn settle(
+        &self,
+        admitted: &(AdmitReply, sluice_core::admission::Nonce),
+        verdict: Verdict,
+    ) -> SettleReply {
         let ask = settle_ask(admitted.1, admitted.0.epoch, Some(verdict), Some(10));
         self.home.settle_now(&agent(), &self.target, &ask).unwrap()
     }

@@ -99,7 +99,8 @@ impl Real {
     }
 
     fn stored(&mut self, key: &str, latest_ms: u64) -> Option<Stored> {
-        let expiry: Option<u64> = redis::cmd("HGET").arg(EXPIRIES).arg(key).query(&mut self.connection).unwrap();
+        let expiry: Option<u64> =
+            redis::cmd("HGET").arg(EXPIRIES).arg(key).query(&mut self.connection).unwrap();
         if expiry.is_some_and(|at| at <= latest_ms) {
             return None;
         }
@@ -153,7 +154,10 @@ fn rules(index: usize, rng: &mut SmallRng) -> Rules {
     let mut rules = Rules::default();
     let breaker = &mut rules.breaker.rules;
     breaker.window = match index % 3 {
-        0 => Window::Time { span: Duration::from_secs(rng.random_range(5..60)), buckets: rng.random_range(1..=16) },
+        0 => Window::Time {
+            span: Duration::from_secs(rng.random_range(5..60)),
+            buckets: rng.random_range(1..=16),
+        },
         1 => Window::Count { calls: rng.random_range(1..40) },
         _ => Window::Count { calls: 1_000 },
     };
@@ -176,7 +180,8 @@ fn rules(index: usize, rng: &mut SmallRng) -> Rules {
     );
     quota.pushback.recovery_delay = Duration::from_secs(rng.random_range(0..20));
     if index >= 3 {
-        let tenant = |name: &str, reserved_percent| TenantShare { name: name.into(), reserved_percent, weight: 1 };
+        let tenant =
+            |name: &str, reserved_percent| TenantShare { name: name.into(), reserved_percent, weight: 1 };
         quota.tenants = vec![tenant("a", rng.random_range(0..60)), tenant("b", rng.random_range(0..40))];
     }
     let mut rules = with_quota(rules, quota);
@@ -287,7 +292,13 @@ impl Run {
             return self.admit();
         }
         let old = &list[self.rng.random_range(0..list.len())];
-        let out = Out { target: old.target, nonce: old.nonce, epoch: 0, tenant: old.tenant, reserved: old.reserved };
+        let out = Out {
+            target: old.target,
+            nonce: old.nonce,
+            epoch: 0,
+            tenant: old.tenant,
+            reserved: old.reserved,
+        };
         self.admit_as(out)
     }
 
@@ -327,7 +338,10 @@ impl Run {
         let view = self.home.view_now(&self.targets[target]).unwrap();
         let nonce = Nonce(self.rng.random());
         let used = self.rng.random_range(0..2_000);
-        let ask = SettleAsk { tokens: Settlement::Used(used), ..settle_ask(nonce, view.epoch, Some(self.verdict()), None) };
+        let ask = SettleAsk {
+            tokens: Settlement::Used(used),
+            ..settle_ask(nonce, view.epoch, Some(self.verdict()), None)
+        };
         self.settled.push(Out { target, nonce, epoch: view.epoch, tenant: None, reserved: 0 });
         self.settle_as(target, &ask)
     }
@@ -350,7 +364,11 @@ impl Run {
         let out = &self.out[index];
         SettleAsk {
             tenant: out.tenant.map(Into::into),
-            tokens: if last { Settlement::Used(rng.random_range(0..=out.reserved * 3)) } else { Settlement::Later },
+            tokens: if last {
+                Settlement::Used(rng.random_range(0..=out.reserved * 3))
+            } else {
+                Settlement::Later
+            },
             pause: (verdict == Verdict::Throttled && rng.random_bool(0.7))
                 .then(|| Duration::from_millis(rng.random_range(0..20_000))),
             draw: Draw::new(rng.random()),
@@ -400,7 +418,8 @@ fn sorted(stored: Option<Stored>) -> Option<Stored> {
 }
 
 fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name} is no number")))
+    std::env::var(name)
+        .map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name} is no number")))
 }
 
 #[test]
@@ -426,7 +445,8 @@ fn both_homes_answer_and_store_the_same() {
                 step.call,
                 step.reply,
             );
-            let answer = step.reply.as_ref().map_or_else(ToString::to_string, |items| format!("{:?}", items[0]));
+            let answer =
+                step.reply.as_ref().map_or_else(ToString::to_string, |items| format!("{:?}", items[0]));
             *answers.entry(format!("{:?} {answer}", step.name)).or_default() += 1;
         }
         for key in std::mem::take(&mut run.touched) {

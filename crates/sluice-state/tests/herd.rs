@@ -60,7 +60,11 @@ async fn open_with_a_short_cooldown(replica: &Replica, target: &TargetPolicy) {
     assert_eq!(view.state, BreakerState::Open);
 }
 
-async fn until_view(replica: &Replica, target: &TargetPolicy, is_so: impl Fn(&sluice_core::admission::TargetView) -> bool) {
+async fn until_view(
+    replica: &Replica,
+    target: &TargetPolicy,
+    is_so: impl Fn(&sluice_core::admission::TargetView) -> bool,
+) {
     let looking = async {
         while !is_so(&replica.home.view(target).await.unwrap()) {
             tokio::time::sleep(Duration::from_millis(20)).await;

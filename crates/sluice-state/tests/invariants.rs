@@ -80,7 +80,11 @@ fn sequence(seed: u64) -> usize {
                 let probe_until = probe.then_some(logical + 3_000);
                 out.push(Out { nonce, epoch: reply.epoch, probe_until, reserved });
             } else {
-                assert_eq!(home.view_now(&target).unwrap().tokens_left, before, "seed {seed}, step {step}: nothing is taken");
+                assert_eq!(
+                    home.view_now(&target).unwrap().tokens_left,
+                    before,
+                    "seed {seed}, step {step}: nothing is taken"
+                );
             }
             reply.transition
         } else {
@@ -107,9 +111,14 @@ fn sequence(seed: u64) -> usize {
         // Every token that went out came from the full bucket or from time.
         let source = per_minute as i64 + (passed * per_minute / 60_000) as i64 + 1;
         let left = view.tokens_left.unwrap();
-        assert!(left + held + spent - forgiven <= source, "seed {seed}, step {step}: {left} + {held} + {spent} > {source}");
+        assert!(
+            left + held + spent - forgiven <= source,
+            "seed {seed}, step {step}: {left} + {held} + {spent} > {source}"
+        );
         assert!(left >= -(per_minute as i64) - 1, "seed {seed}, step {step}: debt ends at -burst");
-        let probes = out.iter().filter(|out| out.probe_until.is_some_and(|until| logical < until) && out.epoch == view.epoch);
+        let probes = out
+            .iter()
+            .filter(|out| out.probe_until.is_some_and(|until| logical < until) && out.epoch == view.epoch);
         assert!(probes.count() <= concurrency as usize, "seed {seed}, step {step}");
         assert!(view.probes_out <= concurrency);
         if view.state != BreakerState::HalfOpen {

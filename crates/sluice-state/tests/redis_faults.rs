@@ -110,13 +110,18 @@ async fn a_reply_that_is_lost_debits_nothing_twice() {
     let admission = store.admit(&target, ask(2)).await.unwrap();
     assert_eq!(admission.home, HomeKind::Local);
     let sent = proxy.counts().get("EVALSHA").copied();
-    assert!(matches!(sent, Some(1 | 2)), "the admission and perhaps its cancellation, nothing again: {sent:?}");
+    assert!(
+        matches!(sent, Some(1 | 2)),
+        "the admission and perhaps its cancellation, nothing again: {sent:?}"
+    );
     proxy.set_mode(ProxyMode::Cut);
     proxy.set_mode(ProxyMode::Pass);
     down(&store).await;
     assert!(store.connected(LONG).await);
     assert_eq!(store.drain(LONG).await, 0);
-    let record = server.command(&["GET", &sluice_state::script::Keys::admission(target.id.as_str(), Nonce(2))]).unwrap();
+    let record = server
+        .command(&["GET", &sluice_state::script::Keys::admission(target.id.as_str(), Nonce(2))])
+        .unwrap();
     assert!(record.ends_with("1 1"), "both halves are settled: {record}");
     assert!(store.view(&target).await.unwrap().tokens_left.unwrap() >= 999_900);
 }
@@ -175,7 +180,11 @@ async fn a_key_of_the_wrong_type_is_an_error_before_any_write() {
         words[1] = &key;
         server.command(&words).unwrap();
         let admission = store.admit(&target, ask(7)).await.unwrap();
-        assert_eq!((admission.home, admission.degraded), (HomeKind::Local, Some(StoreErrorKind::WrongType)), "{key}");
+        assert_eq!(
+            (admission.home, admission.degraded),
+            (HomeKind::Local, Some(StoreErrorKind::WrongType)),
+            "{key}"
+        );
         assert_eq!(server.command(&["DBSIZE"]).unwrap(), "1", "{key}");
     }
 }
@@ -228,7 +237,11 @@ async fn a_demoted_primary_forces_a_new_connection() {
     server.command(&["REPLICAOF", "NO", "ONE"]).unwrap();
     shared_again(&store, &target).await;
     assert!(store.stats().connections > before);
-    assert_eq!(store.known(&target.id).unwrap().state, BreakerState::Closed, "nothing of it counts against the target");
+    assert_eq!(
+        store.known(&target.id).unwrap().state,
+        BreakerState::Closed,
+        "nothing of it counts against the target"
+    );
 }
 
 /// Ten failures, settled.

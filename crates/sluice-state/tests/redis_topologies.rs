@@ -34,10 +34,10 @@ async fn exchange(store: &Store, target: &Arc<TargetPolicy>, nonce: u128) {
 }
 
 /// Why a store that can't connect says it can't; it keeps serving all the same.
-async fn refused(redis: RedisConfig) -> StoreErrorKind {
-    let store = store_with(redis, "refused");
+async fn refused(redis: RedisConfig, why: &str) -> StoreErrorKind {
+    let store = store_with(redis, &format!("refused {why}"));
     let target = a_target("refused");
-    until("a reason", || store.health().borrow().error.is_some()).await;
+    until(&format!("a reason {why}"), || store.health().borrow().error.is_some()).await;
     let admission = store.admit(&target, ask(1)).await.unwrap();
     assert_eq!(admission.home, HomeKind::Local);
     let health = store.health().borrow().clone();
@@ -57,8 +57,14 @@ async fn tls_is_verified_unless_it_is_said_not_to_be() {
     let unverified = store_with(RedisConfig { insecure_skip_verify: true, ..tls.clone() }, "unverified");
     assert!(unverified.connected(LONG).await, "{:?}", unverified.health().borrow());
     let other = TestCertificates::generate().unwrap().ca_pem.into_bytes();
-    assert_eq!(refused(RedisConfig { ca_pem: Some(other), ..tls.clone() }).await, StoreErrorKind::Tls);
-    assert_eq!(refused(RedisConfig { ca_pem: None, ..tls }).await, StoreErrorKind::Tls);
+    assert_eq!(
+        refused(RedisConfig { ca_pem: Some(other), ..tls.clone() }, "with another CA").await,
+        StoreErrorKind::Tls
+    );
+    assert_eq!(
+        refused(RedisConfig { ca_pem: None, ..tls }, "with the system's CAs").await,
+        StoreErrorKind::Tls
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -75,12 +81,16 @@ async fn the_least_rights_are_enough_and_none_of_them_is_too_many() {
         let less: Vec<&str> = rule.split(' ').filter(|word| *word != right).collect();
         set_user(&server, &less.join(" "));
         server.command(&["SCRIPT", "FLUSH"]).unwrap();
-        assert_eq!(refused(as_agent(&server.url())).await, StoreErrorKind::NoPerm, "without {right}");
+        assert_eq!(
+            refused(as_agent(&server.url()), &format!("without {right}")).await,
+            StoreErrorKind::NoPerm,
+            "without {right}"
+        );
     }
     set_user(&server, &rule.replace("~sluice:1:*", "~other:*"));
-    assert_eq!(refused(as_agent(&server.url())).await, StoreErrorKind::NoPerm, "without the keys");
+    assert_eq!(refused(as_agent(&server.url()), "without the keys").await, StoreErrorKind::NoPerm);
     let wrong = RedisConfig { password: Some("wrong".into()), ..as_agent(&server.url()) };
-    assert_eq!(refused(wrong).await, StoreErrorKind::Auth);
+    assert_eq!(refused(wrong, "with a wrong password").await, StoreErrorKind::Auth);
 }
 
 fn set_user(server: &RedisServer, rule: &str) {

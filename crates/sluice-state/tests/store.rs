@@ -128,7 +128,8 @@ async fn an_exchange_costs_redis_one_admission_and_one_settlement() {
     let proxy = CountingProxy::start(server.port()).await.unwrap();
     let store = connected(&proxy.url(), "one").await;
     support::redis::until("the subscription", || store.health().borrow().subscribed).await;
-    let target = Arc::new(target("cost", with_quota(Rules::default(), quota(Some(100_000_000), Some(1_000_000)))));
+    let target =
+        Arc::new(target("cost", with_quota(Rules::default(), quota(Some(100_000_000), Some(1_000_000)))));
     let mut asks = Asks::new();
     server.command(&["CONFIG", "RESETSTAT"]).unwrap();
     proxy.reset();

@@ -36,7 +36,9 @@ impl From<mlua::Error> for Refused {
 impl Server {
     pub(super) fn call(&mut self, lua: &Lua, args: &MultiValue) -> Result<Value, Refused> {
         let Some(Value::String(name)) = args.front() else {
-            return Err(Refused("ERR Please specify at least one argument for this redis.call() call".to_owned()));
+            return Err(Refused(
+                "ERR Please specify at least one argument for this redis.call() call".to_owned(),
+            ));
         };
         let name = name.as_bytes();
         match &*name {
@@ -51,7 +53,10 @@ impl Server {
             b"SET" => self.set(lua, args),
             b"PEXPIRE" => self.pexpire(args),
             b"PUBLISH" => self.publish(args),
-            _ => Err(Refused(format!("ERR Unknown Redis command called from script: {}", String::from_utf8_lossy(&name)))),
+            _ => Err(Refused(format!(
+                "ERR Unknown Redis command called from script: {}",
+                String::from_utf8_lossy(&name)
+            ))),
         }
     }
 

@@ -15,9 +15,29 @@ use crate::script::{Call, ReplyItem, ScriptName};
 /// What a script finds, out of what Redis offers. What the scripts don't need (cjson, struct, os, …) is left
 /// out, so that nothing can come to depend on it.
 const GLOBALS: [&str; 23] = [
-    "_G", "assert", "error", "getmetatable", "ipairs", "math", "next", "pairs", "pcall", "rawequal", "rawget",
-    "rawset", "redis", "select", "setmetatable", "string", "table", "tonumber", "tostring", "type", "unpack",
-    "xpcall", "_VERSION",
+    "_G",
+    "assert",
+    "error",
+    "getmetatable",
+    "ipairs",
+    "math",
+    "next",
+    "pairs",
+    "pcall",
+    "rawequal",
+    "rawget",
+    "rawset",
+    "redis",
+    "select",
+    "setmetatable",
+    "string",
+    "table",
+    "tonumber",
+    "tostring",
+    "type",
+    "unpack",
+    "xpcall",
+    "_VERSION",
 ];
 
 /// A collection begins when memory has grown to this percentage of what the last one left.
@@ -70,7 +90,12 @@ impl Interpreter {
         Ok(Self { lua, keys, argv, scripts, server, publications })
     }
 
-    pub(super) fn run(&mut self, name: ScriptName, call: &Call, now_ms: u64) -> Result<Vec<ReplyItem>, StoreError> {
+    pub(super) fn run(
+        &mut self,
+        name: ScriptName,
+        call: &Call,
+        now_ms: u64,
+    ) -> Result<Vec<ReplyItem>, StoreError> {
         {
             let mut server = self.server.lock();
             server.now_ms = now_ms;

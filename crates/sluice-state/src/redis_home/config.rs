@@ -97,15 +97,21 @@ impl RedisConfig {
         }
     }
 
-    fn server(&self, parts: &Parts<'_>, host: &str, port: u16, db: &str) -> Result<ConnectionInfo, StoreError> {
+    fn server(
+        &self,
+        parts: &Parts<'_>,
+        host: &str,
+        port: u16,
+        db: &str,
+    ) -> Result<ConnectionInfo, StoreError> {
         let scheme = if parts.tls { "rediss" } else { "redis" };
         let user = parts.user.map(|user| format!("{user}@")).unwrap_or_default();
         let port = if has_port(host) { String::new() } else { format!(":{port}") };
         // The fragment is how the client library spells it.
         let unverified = if parts.tls && self.insecure_skip_verify { "#insecure" } else { "" };
-        let info = format!("{scheme}://{user}{host}{port}/{db}{unverified}")
-            .into_connection_info()
-            .map_err(|_| invalid("has a host, port or database that cannot be read: write redis://host:6379/0"))?;
+        let info = format!("{scheme}://{user}{host}{port}/{db}{unverified}").into_connection_info().map_err(
+            |_| invalid("has a host, port or database that cannot be read: write redis://host:6379/0"),
+        )?;
         let mut settings = info.redis_settings().clone().set_skip_set_lib_name();
         if let Some(username) = &self.username {
             settings = settings.set_username(username);
@@ -117,8 +123,9 @@ impl RedisConfig {
         match (&self.ca_pem, parts.tls) {
             (Some(ca), true) => {
                 let certificates = redis::TlsCertificates { client_tls: None, root_cert: Some(ca.clone()) };
-                let client = redis::Client::build_with_tls(info, certificates)
-                    .map_err(|error| StoreError::new(StoreErrorKind::Tls, format!("the CA can't be used: {error}")))?;
+                let client = redis::Client::build_with_tls(info, certificates).map_err(|error| {
+                    StoreError::new(StoreErrorKind::Tls, format!("the CA can't be used: {error}"))
+                })?;
                 Ok(client.get_connection_info().clone())
             }
             _ => Ok(info),
@@ -141,7 +148,9 @@ impl<'a> Parts<'a> {
             url.split_once("://").ok_or_else(|| invalid("has no scheme: write redis://host:6379"))?;
         let (base, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
         if !matches!(base, "redis" | "rediss") || !matches!(kind, "" | "sentinel" | "cluster") {
-            return Err(invalid("has an unknown scheme: write redis, rediss, redis+sentinel or redis+cluster"));
+            return Err(invalid(
+                "has an unknown scheme: write redis, rediss, redis+sentinel or redis+cluster",
+            ));
         }
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, hosts) = match authority.rsplit_once('@') {
@@ -161,7 +170,8 @@ impl<'a> Parts<'a> {
 
 /// `host:1`, `[::1]:1`; but not `[::1]`.
 fn has_port(host: &str) -> bool {
-    host.rsplit_once(':').is_some_and(|(_, port)| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()))
+    host.rsplit_once(':')
+        .is_some_and(|(_, port)| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// Never with the URL itself, which may hold a password.
@@ -204,9 +214,14 @@ mod tests {
 
     #[test]
     fn refuses_the_rest_and_never_repeats_a_password() {
-        for url in
-            ["h:1", "http://h", "redis://", "redis://a,b", "redis+sentinel://u:hunter2@a", "redis+cluster://u:hunter2@a/1"]
-        {
+        for url in [
+            "h:1",
+            "http://h",
+            "redis://",
+            "redis://a,b",
+            "redis+sentinel://u:hunter2@a",
+            "redis+cluster://u:hunter2@a/1",
+        ] {
             let error = topology(url).unwrap_err();
             assert_eq!(error.kind, StoreErrorKind::Config, "{url}");
             assert!(!error.to_string().contains("hunter2"));

@@ -148,8 +148,11 @@ impl Connector {
     }
 
     fn tls_mode(&self, addr: &ConnectionAddr) -> Option<TlsMode> {
-        matches!(addr, ConnectionAddr::TcpTls { .. })
-            .then_some(if self.insecure { TlsMode::Insecure } else { TlsMode::Secure })
+        matches!(addr, ConnectionAddr::TcpTls { .. }).then_some(if self.insecure {
+            TlsMode::Insecure
+        } else {
+            TlsMode::Secure
+        })
     }
 
     fn certificates(&self) -> Option<TlsCertificates> {
@@ -164,7 +167,8 @@ fn connection_config() -> AsyncConnectionConfig {
 }
 
 async fn connect_server(info: &ConnectionInfo) -> Result<Link, StoreError> {
-    let manager = Manager::new_with_config(info.clone(), connection_config()).map_err(|error| store_error(&error))?;
+    let manager =
+        Manager::new_with_config(info.clone(), connection_config()).map_err(|error| store_error(&error))?;
     let pool = Pool::builder(manager)
         .max_size(1)
         .build()
@@ -183,6 +187,9 @@ async fn within<T>(
     work: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     tokio::time::timeout(deadline, work).await.unwrap_or_else(|_| {
-        Err(StoreError::new(StoreErrorKind::Timeout, format!("no connection within {} ms", deadline.as_millis())))
+        Err(StoreError::new(
+            StoreErrorKind::Timeout,
+            format!("no connection within {} ms", deadline.as_millis()),
+        ))
     })
 }

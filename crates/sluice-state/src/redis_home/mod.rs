@@ -98,7 +98,12 @@ impl RedisHome {
     ///
     /// # Errors
     /// What the script, the server or the socket said.
-    pub async fn run(&self, name: ScriptName, call: &Call, deadline: Duration) -> Result<Vec<ReplyItem>, StoreError> {
+    pub async fn run(
+        &self,
+        name: ScriptName,
+        call: &Call,
+        deadline: Duration,
+    ) -> Result<Vec<ReplyItem>, StoreError> {
         let link = self.link.read().clone();
         let link = link.ok_or_else(|| StoreError::new(StoreErrorKind::Connect, "there is no connection"))?;
         let work = async {
@@ -114,7 +119,10 @@ impl RedisHome {
             }
         };
         let reply = tokio::time::timeout(deadline, work).await.unwrap_or_else(|_| {
-            Err(StoreError::new(StoreErrorKind::Timeout, format!("no reply within {} ms", deadline.as_millis())))
+            Err(StoreError::new(
+                StoreErrorKind::Timeout,
+                format!("no reply within {} ms", deadline.as_millis()),
+            ))
         });
         match reply {
             Ok(value) => reply_items(value),
@@ -165,7 +173,8 @@ impl Home for RedisHome {
 
     fn view<'a>(&'a self, target: &'a TargetPolicy) -> HomeFuture<'a, TargetView> {
         Box::pin(async move {
-            let reply = self.run(ScriptName::View, &script::encode_view(target), self.settle_deadline).await?;
+            let reply =
+                self.run(ScriptName::View, &script::encode_view(target), self.settle_deadline).await?;
             Ok(script::decode_view(&reply)?)
         })
     }

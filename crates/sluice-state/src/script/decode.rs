@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_core::admission::{
-    AdmitAnswer, AdmitReply, BreakerState, SettleReply, TargetView, Transition, TransitionReason, WindowCounts,
+    AdmitAnswer, AdmitReply, BreakerState, SettleReply, TargetView, Transition, TransitionReason,
+    WindowCounts,
 };
 use sluice_core::target_id::TargetId;
 

@@ -8,7 +8,9 @@ mod encode;
 
 use std::sync::LazyLock;
 
-pub use decode::{Heard, ReplyError, ReplyItem, decode_admit, decode_publication, decode_settle, decode_view};
+pub use decode::{
+    Heard, ReplyError, ReplyItem, decode_admit, decode_publication, decode_settle, decode_view,
+};
 pub use encode::{CHANNEL, Call, Keys, encode_admit, encode_adopt, encode_settle, encode_view};
 
 /// The files of `lua/shared/`, each before those that use it.

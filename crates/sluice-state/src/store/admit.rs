@@ -31,13 +31,21 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Inner {
-    pub(super) async fn admit(&self, target: &Arc<TargetPolicy>, ask: AdmitAsk) -> Result<Admission, StoreError> {
+    pub(super) async fn admit(
+        &self,
+        target: &Arc<TargetPolicy>,
+        ask: AdmitAsk,
+    ) -> Result<Admission, StoreError> {
         if let Some(refused) = self.refused_as_known(target, &ask) {
             self.counters.skipped.increment();
             return Ok(refused);
         }
         if !self.breaker.lock().is_up() {
-            return self.fall_back(target, ask, StoreError::new(StoreErrorKind::Skipped, "the store is down"));
+            return self.fall_back(
+                target,
+                ask,
+                StoreError::new(StoreErrorKind::Skipped, "the store is down"),
+            );
         }
         let started = clock::now();
         let mut under_way = UnderWay { inner: self, target, ask: &ask, armed: true };
@@ -60,7 +68,11 @@ impl Inner {
         }
     }
 
-    async fn admit_shared(&self, target: &Arc<TargetPolicy>, ask: &AdmitAsk) -> Result<AdmitReply, StoreError> {
+    async fn admit_shared(
+        &self,
+        target: &Arc<TargetPolicy>,
+        ask: &AdmitAsk,
+    ) -> Result<AdmitReply, StoreError> {
         match &self.shared {
             SharedHome::Redis(home) => home.admit(&self.tag, target, ask).await,
             SharedHome::Embedded(home) => home.admit_now(&self.tag, target, ask),

@@ -108,7 +108,7 @@ impl Store {
         });
         let inner = Arc::new(Inner {
             tag,
-            random: Random::seeded(config.seed),
+            random: Random::seeded(&config.agent, config.seed),
             shared,
             local: EmbeddedHome::with_clock(config.clock)?,
             breaker: Mutex::new(breaker),
@@ -179,7 +179,9 @@ impl Store {
     /// Waits until the shared home was reached, at most for `within`; says whether it was.
     pub async fn connected(&self, within: Duration) -> bool {
         let mut health = self.inner.health.subscribe();
-        tokio::time::timeout(within, health.wait_for(|health| health.reachable)).await.is_ok_and(|seen| seen.is_ok())
+        tokio::time::timeout(within, health.wait_for(|health| health.reachable))
+            .await
+            .is_ok_and(|seen| seen.is_ok())
     }
 
     /// Waits until every settlement was delivered, at most for `within`; returns how many were not.

@@ -7,9 +7,9 @@ use sluice_core::admission::{AdmitReply, BreakerState, SettleReply, TargetView, 
 use sluice_core::policy::TargetPolicy;
 use tokio::sync::broadcast;
 
+use super::Inner;
 use super::known::{Entry, Seen};
 use super::types::TransitionEvent;
-use super::Inner;
 use crate::clock;
 use crate::home::HomeKind;
 use crate::script;

@@ -27,7 +27,8 @@ pub struct StoreConfig {
     pub shared: Shared,
     /// A name of this agent, such as its pod's; signs publications, hashed.
     pub agent: String,
-    /// Of every random choice of the store.
+    /// With the name, of every random choice of the store: a run can be replayed. Must not repeat when an agent
+    /// restarts under its name.
     pub seed: u64,
     /// The time that the agent's own home goes by while the shared one is away.
     pub clock: Arc<dyn Clock>,
