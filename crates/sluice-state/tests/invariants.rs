@@ -108,22 +108,20 @@ fn sequence(seed: u64) -> usize {
             assert!(epochs.insert(transition.epoch), "seed {seed}, step {step}: one transition per epoch");
         }
         let view = home.view_now(&target).unwrap();
-        // Every token that went out came from the full bucket or from time.
-        let source = per_minute as i64 + (passed * per_minute / 60_000) as i64 + 1;
-        let left = view.tokens_left.unwrap();
-        assert!(
-            left + held + spent - forgiven <= source,
-            "seed {seed}, step {step}: {left} + {held} + {spent} > {source}"
-        );
-        assert!(left >= -(per_minute as i64) - 1, "seed {seed}, step {step}: debt ends at -burst");
-        let probes = out
-            .iter()
-            .filter(|out| out.probe_until.is_some_and(|until| logical < until) && out.epoch == view.epoch);
-        assert!(probes.count() <= concurrency as usize, "seed {seed}, step {step}");
-        assert!(view.probes_out <= concurrency);
-        if view.state != BreakerState::HalfOpen {
-            assert_eq!(view.probes_out, 0);
-        }
+        let at = format!("seed {seed}, step {step}");
+        let gone = held + spent - forgiven;
+        check_tokens(&at, view.tokens_left.unwrap(), gone, per_minute, passed);
+        let probes = out.iter().filter(|out| out.probe_until.is_some_and(|until| logical < until));
+        let probes = probes.filter(|out| out.epoch == view.epoch).count();
+        assert!(probes <= concurrency as usize && view.probes_out <= concurrency, "{at}");
+        assert!(view.state == BreakerState::HalfOpen || view.probes_out == 0, "{at}");
     }
     epochs.len()
+}
+
+/// Every token that went out came from the full bucket or from time, and debt has an end.
+fn check_tokens(at: &str, left: i64, gone: i64, per_minute: u64, passed_ms: u64) {
+    let source = per_minute as i64 + (passed_ms * per_minute / 60_000) as i64 + 1;
+    assert!(left + gone <= source, "{at}: {left} + {gone} > {source}");
+    assert!(left >= -(per_minute as i64) - 1, "{at}: debt ends at -burst, not at {left}");
 }

@@ -225,7 +225,7 @@ fn reply_items(value: &Value) -> Result<Vec<ReplyItem>, StoreError> {
     for index in 1..=len {
         items.push(match table.raw_get::<Value>(index) {
             Ok(Value::Number(n)) => ReplyItem::Integer(n as i64),
-            Ok(Value::Integer(n)) => ReplyItem::Integer(n.into()),
+            Ok(Value::Integer(n)) => ReplyItem::Integer(n),
             Ok(Value::String(text)) => ReplyItem::Text(text.to_string_lossy()),
             _ => return Err(bad("the script returned something that is neither integer nor text")),
         });

@@ -9,6 +9,11 @@ pub const MAX_KEYS: usize = 200_000;
 /// Expired keys collected per call, at most.
 const COLLECTED_PER_CALL: usize = 16;
 
+static EMPTY: Fields = Vec::new();
+
+/// Fields and values.
+pub(super) type Fields = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// What a key holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stored {
@@ -71,9 +76,9 @@ impl Keyspace {
         }
     }
 
-    pub(super) fn hash(&self, key: &[u8], now_ms: u64) -> Result<&[(Vec<u8>, Vec<u8>)], WrongType> {
+    pub(super) fn hash(&self, key: &[u8], now_ms: u64) -> Result<&Fields, WrongType> {
         match self.get(key, now_ms) {
-            None => Ok(&[]),
+            None => Ok(&EMPTY),
             Some(Stored::Hash(fields)) => Ok(fields),
             Some(Stored::Text(_)) => Err(WrongType),
         }

@@ -90,9 +90,8 @@ impl Connector {
         server: &ConnectionInfo,
     ) -> Result<ConnectionInfo, StoreError> {
         let tls = self.tls_mode(server.addr());
-        let mut builder =
-            SentinelClientBuilder::new(sentinels.to_vec(), service.to_owned(), SentinelServerType::Master)
-                .map_err(|error| store_error(&error))?;
+        let mut builder = SentinelClientBuilder::new(sentinels.to_vec(), service, SentinelServerType::Master)
+            .map_err(|error| store_error(&error))?;
         if let Some(mode) = tls {
             builder = builder.set_client_to_redis_tls_mode(mode).set_client_to_sentinel_tls_mode(mode);
             if let Some(certificates) = self.certificates() {

@@ -61,7 +61,7 @@ impl Inner {
                 StoreState::Up => changed.await,
                 StoreState::Down { at, .. } => {
                     tokio::time::sleep_until(at).await;
-                    match self.try_store(redis).await {
+                    match Box::pin(self.try_store(redis)).await {
                         Ok(facts) => self.came_back(facts).await,
                         Err(error) => {
                             if first {
@@ -159,7 +159,7 @@ impl Inner {
                 tracing::debug!(kind = %error.kind, detail = %error.detail, "transitions are not heard");
             }
             self.health.send_if_modified(|health| std::mem::replace(&mut health.subscribed, false));
-            tokio::time::sleep(LISTEN_AGAIN - self.random.up_to(LISTEN_AGAIN / 2)).await;
+            tokio::time::sleep(LISTEN_AGAIN.saturating_sub(self.random.up_to(LISTEN_AGAIN / 2))).await;
         }
     }
 
@@ -188,7 +188,7 @@ impl Inner {
     /// While nothing is heard, what is not closed is read: closed targets are asked for by every exchange.
     pub(super) async fn poll_unheard(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(POLL_EVERY - self.random.up_to(POLL_EVERY / 4)).await;
+            tokio::time::sleep(POLL_EVERY.saturating_sub(self.random.up_to(POLL_EVERY / 4))).await;
             let unheard = {
                 let health = self.health.borrow();
                 health.reachable && !health.subscribed

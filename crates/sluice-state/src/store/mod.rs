@@ -79,7 +79,7 @@ struct Inner {
 }
 
 enum SharedHome {
-    Redis(RedisHome),
+    Redis(Box<RedisHome>),
     Embedded(Arc<EmbeddedHome>),
 }
 
@@ -94,7 +94,7 @@ impl Store {
         let (transitions, _) = broadcast::channel(TRANSITIONS);
         let mut breaker = StoreBreaker::new(clock::now());
         let shared = match config.shared {
-            Shared::Redis(redis) => SharedHome::Redis(RedisHome::new(&redis)?),
+            Shared::Redis(redis) => SharedHome::Redis(Box::new(RedisHome::new(&redis)?)),
             Shared::Embedded(home) => {
                 breaker.recovered();
                 SharedHome::Embedded(home)

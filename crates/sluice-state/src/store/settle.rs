@@ -16,7 +16,7 @@ use crate::error::StoreError;
 use crate::home::{Home as _, HomeKind};
 
 /// How long a record outlives its exchange's deadline.
-const RECORD_GRACE: Duration = Duration::from_secs(60);
+const RECORD_GRACE: Duration = Duration::from_mins(1);
 /// Settlements under way at a time.
 const IN_FLIGHT: usize = 64;
 /// Before a settlement that failed goes again.
@@ -32,7 +32,7 @@ impl Inner {
         match &self.shared {
             SharedHome::Redis(_) => {
                 let give_up_at = clock::now() + job.target.rules.deadlines.rules.total + RECORD_GRACE;
-                if self.queue.push(Pending { job, give_up_at }).is_err() {
+                if !self.queue.push(Pending { job, give_up_at }) {
                     self.counters.settles_dropped.increment();
                 }
             }

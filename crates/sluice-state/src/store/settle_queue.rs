@@ -37,17 +37,17 @@ struct Waiting {
 }
 
 impl SettleQueue {
-    /// Adds one; gives it back when the queue is full.
-    pub(super) fn push(&self, pending: Pending) -> Result<(), Pending> {
+    /// Adds one; false: the queue is full.
+    pub(super) fn push(&self, pending: Pending) -> bool {
         {
             let mut waiting = self.waiting.lock();
             if waiting.jobs.len() + waiting.in_flight >= SETTLE_QUEUE {
-                return Err(pending);
+                return false;
             }
             waiting.jobs.push_back(pending);
         }
         self.added.notify_one();
-        Ok(())
+        true
     }
 
     /// Takes the next one; it counts as waiting until [`Self::done`] or [`Self::again`].

@@ -107,7 +107,7 @@ pub fn admit_ask(nonce: Nonce, tokens: u64) -> AdmitAsk {
         tokens,
         tenant: None,
         lease: Duration::from_secs(20),
-        record_ttl: Duration::from_secs(360),
+        record_ttl: Duration::from_mins(6),
         draw: Draw::new(1 << 30),
         traceparent: None,
     }
