@@ -13,7 +13,7 @@ use sluice_state::{EmbeddedHome, StoreErrorKind};
 use support::{Asks, SteppedClock, admit_ask, agent, quota, settle_ask, target, with_quota};
 
 const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 
 struct World {
     clock: SteppedClock,

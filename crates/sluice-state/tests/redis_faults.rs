@@ -141,7 +141,9 @@ async fn flushed_scripts_are_loaded_again_inside_the_call() {
             jobs.push(job(&target, &admission, Verdict::Success, 100));
         }
     }
-    jobs.into_iter().for_each(|job| store.settle(job));
+    for job in jobs {
+        store.settle(job);
+    }
     assert_eq!(store.drain(LONG).await, 0);
     let view = store.view(&target).await.unwrap();
     assert_eq!(view.counts.calls, 100);
@@ -198,7 +200,7 @@ async fn a_foreign_script_that_blocks_the_server_is_its_own_affair() {
     .unwrap();
     let store = connected_with(deadlines(&server.url(), Duration::from_millis(200)), "a").await;
     let target = a_target("busy");
-    let mut foreign = tokio::task::spawn_blocking({
+    let foreign = tokio::task::spawn_blocking({
         let url = server.url();
         move || {
             let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
@@ -217,7 +219,7 @@ async fn a_foreign_script_that_blocks_the_server_is_its_own_affair() {
         }
     };
     tokio::time::timeout(LONG, busy).await.unwrap();
-    assert!(!(&mut foreign).is_finished(), "nobody killed it");
+    assert!(!foreign.is_finished(), "nobody killed it");
     server.command(&["SCRIPT", "KILL"]).unwrap();
     assert!(foreign.await.unwrap().is_err());
     shared_again(&store, &target).await;
