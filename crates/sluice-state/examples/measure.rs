@@ -14,6 +14,8 @@ use sluice_core::target_id::TargetId;
 use sluice_state::{AgentTag, EmbeddedHome, Home as _, RedisConfig, RedisHome};
 
 const CALLS: u32 = 100_000;
+/// A busy machine is measured, not given up on.
+const PATIENT: Duration = Duration::from_secs(10);
 
 fn target(limited: bool) -> TargetPolicy {
     let quota = Quota {
@@ -46,7 +48,7 @@ fn admit_ask(nonce: u128) -> AdmitAsk {
         tokens: 1_500,
         tenant: None,
         lease: Duration::from_secs(20),
-        record_ttl: Duration::from_secs(360),
+        record_ttl: Duration::from_mins(6),
         draw: Draw::new(1),
         traceparent: None,
     }
@@ -89,7 +91,12 @@ fn embedded(agent: &AgentTag, limited: bool) -> Result<(), Box<dyn Error>> {
 }
 
 async fn shared(agent: &AgentTag, url: &str, limited: bool) -> Result<(), Box<dyn Error>> {
-    let home = RedisHome::new(&RedisConfig { url: url.to_owned(), ..RedisConfig::default() })?;
+    let home = RedisHome::new(&RedisConfig {
+        url: url.to_owned(),
+        admit_deadline: PATIENT,
+        settle_deadline: PATIENT,
+        ..RedisConfig::default()
+    })?;
     home.reconnect().await?;
     let target = target(limited);
     let quota = if limited { "with quota" } else { "no quota" };
@@ -138,7 +145,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     if let Some(url) = std::env::args().nth(1) {
         for limited in [false, true] {
-            shared(&agent, &url, limited).await?;
+            Box::pin(shared(&agent, &url, limited)).await?;
         }
     }
     Ok(())
