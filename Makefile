@@ -34,7 +34,7 @@ lint: ## Clippy, warnings denied
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 deny: ## Licences, sources, bans
-	e2e/bin/cargo-tool cargo-deny 0.20 -- deny --locked check bans licenses sources
+	e2e/bin/cargo-tool cargo-deny 0.20 -- deny --locked --log-level error check bans licenses sources
 
 advisories: ## Known vulnerabilities (fetches the advisory database)
 	e2e/bin/cargo-tool cargo-deny 0.20 -- deny check advisories
