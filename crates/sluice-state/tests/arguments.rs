@@ -62,7 +62,7 @@ fn spoiled(call: &Call, garbage: &str) -> Vec<Call> {
             all.push(call);
         }
         let mut call = call.clone();
-        call.args[arg] = garbage.to_owned();
+        garbage.clone_into(&mut call.args[arg]);
         all.push(call);
     }
     all
@@ -106,7 +106,7 @@ fn settings_that_would_mean_unbounded_work_are_refused() {
         "0 60000 10 10 50 60 30 0 30000 20 150 300000 0 3 60000 10",
     ] {
         let mut call = call.clone();
-        call.args[1] = settings.to_owned();
+        settings.clone_into(&mut call.args[1]);
         let refused = home.run(name, &call).map_err(|error| error.kind);
         assert_eq!(refused, Err(StoreErrorKind::BadArgument), "{settings}");
     }
