@@ -107,6 +107,7 @@ impl Incident {
                 to,
                 reason,
                 counts,
+                alone: self.away && self.at.as_secs() > 30,
             }));
         }
         self.advance(t, ttft);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use sluice_agent::Agent;
 use sluice_core::policy::{ModelPattern, RoutePolicy, WireFormat};
+use sluice_state::HomeKind;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc::Sender;
 use tokio::time::Instant;
@@ -50,39 +51,6 @@ impl Feed {
         self.send(Input::Note { at: self.at(), level, subject, text });
     }
 
-    /// Shows the agents until `stop`.
-    pub(super) fn follow(
-        &self,
-        agents: Vec<Agent>,
-        playing: Option<Playing>,
-        load: Option<Load>,
-        stop: &CancellationToken,
-    ) {
-        for (number, agent) in agents.iter().enumerate() {
-            let told = self.clone().tell_transitions(agent.clone(), format!("agent-{}", number + 1));
-            tokio::spawn(stop.clone().run_until_cancelled_owned(told));
-        }
-        let samples = self.clone().sample(agents, playing, load);
-        tokio::spawn(stop.clone().run_until_cancelled_owned(samples));
-    }
-
-    async fn sample(self, agents: Vec<Agent>, playing: Option<Playing>, load: Option<Load>) {
-        let mut ticks = tokio::time::interval(SAMPLE_EVERY);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-        loop {
-            ticks.tick().await;
-            let mut states = Vec::with_capacity(agents.len());
-            for agent in &agents {
-                states.push(agent.state().await);
-            }
-            let provider = playing
-                .as_ref()
-                .map(|playing| playing.phases.at(clock::now().saturating_duration_since(playing.since)));
-            let load = load.as_ref().map(Load::counts);
-            self.send(Input::Sample(Box::new(Sample { at: self.at(), agents: states, provider, load })));
-        }
-    }
-
     async fn tell_transitions(self, agent: Agent, name: String) {
         let mut transitions = agent.transitions();
         loop {
@@ -95,11 +63,58 @@ impl Feed {
                     to: event.transition.to,
                     reason: event.transition.reason,
                     counts: event.transition.counts,
+                    alone: event.home == HomeKind::Local,
                 })),
                 Ok(_) | Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return,
             }
         }
+    }
+}
+
+/// What samples are made of.
+pub(super) struct Sampler {
+    feed: Feed,
+    agents: Vec<Agent>,
+    playing: Option<Playing>,
+    load: Option<Load>,
+}
+
+impl Sampler {
+    pub(super) fn new(feed: Feed, agents: Vec<Agent>, playing: Option<Playing>, load: Option<Load>) -> Self {
+        Self { feed, agents, playing, load }
+    }
+
+    /// Shows the agents until `stop`.
+    pub(super) fn start(self: &Arc<Self>, stop: &CancellationToken) {
+        for (number, agent) in self.agents.iter().enumerate() {
+            let told = self.feed.clone().tell_transitions(agent.clone(), format!("agent-{}", number + 1));
+            tokio::spawn(stop.clone().run_until_cancelled_owned(told));
+        }
+        let sampler = self.clone();
+        let samples = async move {
+            let mut ticks = tokio::time::interval(SAMPLE_EVERY);
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+            loop {
+                ticks.tick().await;
+                sampler.sample().await;
+            }
+        };
+        tokio::spawn(stop.clone().run_until_cancelled_owned(samples));
+    }
+
+    /// Shows how everything stands now.
+    pub(super) async fn sample(&self) {
+        let mut agents = Vec::with_capacity(self.agents.len());
+        for agent in &self.agents {
+            agents.push(agent.state().await);
+        }
+        let provider = self
+            .playing
+            .as_ref()
+            .map(|playing| playing.phases.at(clock::now().saturating_duration_since(playing.since)));
+        let load = self.load.as_ref().map(Load::counts);
+        self.feed.send(Input::Sample(Box::new(Sample { at: self.feed.at(), agents, provider, load })));
     }
 }
 

@@ -109,6 +109,8 @@ fn write_all(
         model.feed(input);
         write_lines(&plain.lines(model))?;
     }
+    // What was said before the end is part of it.
+    feed_all(model, inputs);
     write_lines(&plain.last_lines(model))
 }
 

@@ -64,6 +64,8 @@ pub struct TransitionLine {
     pub reason: TransitionReason,
     /// What the window held.
     pub counts: WindowCounts,
+    /// Of the agent's own breaker, while the shared state was out of its reach.
+    pub alone: bool,
 }
 
 /// What the view is fed.
@@ -387,6 +389,7 @@ mod tests {
                 to: BreakerState::Open,
                 reason: TransitionReason::FailureRate,
                 counts: WindowCounts::default(),
+                alone: false,
             })
         };
         model.feed(transition("id-of-primary"));

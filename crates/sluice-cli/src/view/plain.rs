@@ -163,11 +163,12 @@ fn entry_line(entry: &Entry) -> String {
             let change = format!("{}->{}", line.from.as_str(), line.to.as_str());
             let WindowCounts { calls, failures, slow, stalls } = line.counts;
             format!(
-                "{} {:<12} {change:<22} reason={:<21} calls={calls} failed={failures} slow={slow} stalled={stalls} agent={}",
+                "{} {:<12} {change:<22} reason={:<21} calls={calls} failed={failures} slow={slow} stalled={stalls} agent={}{}",
                 start(line.at, "breaker"),
                 line.target,
                 line.reason.as_str(),
                 line.agent,
+                if line.alone { " alone" } else { "" },
             )
         }
         Entry::Note { at, level, subject, text } => {
@@ -207,6 +208,7 @@ mod tests {
             to: BreakerState::Open,
             reason: TransitionReason::SlowRate,
             counts: WindowCounts { calls: 82, failures: 2, slow: 51, stalls: 0 },
+            alone: true,
         })
     }
 
@@ -235,7 +237,7 @@ mod tests {
                 "  0:00.0 target   fallback     breaker=closed         admitted=0        rate=-       passed-over=0      failed-over=0      tokens=100000/100000    in-flight=0/32      ttft-p50-ms=-      ttft-p95-ms=-",
                 "  0:02.0 traffic  rate=12.0    in-flight=0    admitted=24 failed-over=0 refused=0 cancelled=0",
                 "  0:02.0 target   primary      breaker=closed         admitted=24       rate=12.0    passed-over=0      failed-over=0      tokens=100000/100000    in-flight=0/32      ttft-p50-ms=310    ttft-p95-ms=440",
-                "  0:02.3 breaker  primary      closed->open           reason=slow-rate             calls=82 failed=2 slow=51 stalled=0 agent=agent-1",
+                "  0:02.3 breaker  primary      closed->open           reason=slow-rate             calls=82 failed=2 slow=51 stalled=0 agent=agent-1 alone",
             ]
         );
     }

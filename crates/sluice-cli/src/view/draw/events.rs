@@ -83,7 +83,9 @@ fn draw_transition(buffer: &mut Buffer, area: Rect, (x, y): (u16, u16), line: &T
     );
     let x = x + 20;
     let end = put(buffer, area, x, y, [Span::raw(line.reason.as_str())]);
-    let agent_at = put_right(buffer, area, area.width - 1, y, vec![styled(line.agent.as_str(), QUIET)]);
+    let alone = if line.alone { " alone" } else { "" };
+    let who = vec![styled(line.agent.as_str(), QUIET), styled(alone, theme.warning())];
+    let agent_at = put_right(buffer, area, area.width - 1, y, who);
     let room = usize::from(agent_at.saturating_sub(end + 4));
     let fits = |text: &String| text.chars().count() <= room;
     if line.counts.calls > 0

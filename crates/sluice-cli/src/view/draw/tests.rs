@@ -98,6 +98,7 @@ fn transition(at: u64, from: BreakerState, to: BreakerState, reason: TransitionR
         to,
         reason,
         counts,
+        alone: false,
     })
 }
 
