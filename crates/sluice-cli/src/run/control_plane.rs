@@ -50,8 +50,18 @@ struct Source {
 }
 
 impl ControlPlane {
-    /// Reads the directory, serves its policies on a loopback port, and follows its edits until `stop`.
-    pub(super) async fn start(path: PathBuf, feed: Feed, stop: CancellationToken) -> anyhow::Result<Self> {
+    /// Reads the directory, serves its policies at a loopback address, and follows its edits until `stop`.
+    pub(super) async fn start(
+        path: PathBuf,
+        address: SocketAddr,
+        feed: Feed,
+        stop: CancellationToken,
+    ) -> anyhow::Result<Self> {
+        // Whoever reaches it is trusted with the secrets of every namespace.
+        anyhow::ensure!(
+            super::is_loopback(address.ip()),
+            "--policies {address}: policies are served on this machine only; use a loopback address such as 127.0.0.1:8112"
+        );
         let publisher = Arc::new(Publisher::new());
         let (fleet, mut transitions) = Fleet::new();
         // The view hears of transitions from the agents themselves; the fleet's copy is for status writers.
@@ -65,7 +75,7 @@ impl ControlPlane {
         let random = Random::from_system()?;
         let discovery =
             Discovery::new(publisher, Arc::new(fleet), TrustLoopback, settings, random, stop.clone());
-        let listener = TcpListener::bind("127.0.0.1:0").await.context("no loopback port for the policies")?;
+        let listener = TcpListener::bind(address).await.with_context(|| format!("--policies {address}"))?;
         let address = listener.local_addr()?;
         let server = Server::builder()
             .add_service(discovery.into_server())

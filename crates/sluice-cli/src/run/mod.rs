@@ -24,18 +24,20 @@ mod providers;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use sluice_core::units::parse_duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::Receiver;
 use tokio_util::sync::CancellationToken;
 
 use crate::view::load::{Load, LoadConfig};
 use crate::view::{self, Level, Surface};
 use agents::Agents;
 use control_plane::ControlPlane;
-use feed::Feed;
+use feed::{Feed, Sampler};
 use providers::Providers;
 
 const EXAMPLES: &str = "Examples:
@@ -62,6 +64,9 @@ pub struct Args {
     /// Where the first agent serves /livez, /readyz, /metrics and /state; the others take the ports above
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9110")]
     admin: SocketAddr,
+    /// Where the policies are served, for agents started by hand with --control-plane http://IP:PORT; loopback only
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
+    policies: SocketAddr,
     /// The namespace that the agents serve; manifests without one are in `default`
     #[arg(long, value_name = "NAME", default_value = "default")]
     namespace: String,
@@ -142,7 +147,7 @@ async fn run(args: Args, surface: Surface) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let (inputs, shown) = view::channel();
     let feed = Feed::new(inputs);
-    let control = ControlPlane::start(args.directory.clone(), feed.clone(), stop.clone()).await?;
+    let control = ControlPlane::start(args.directory.clone(), args.policies, feed.clone(), stop.clone()).await?;
     let routes = control.routes(&args.namespace)?;
     let providers = if args.provider {
         Some(Providers::start(&routes, &args.directory, args.scenario.as_deref()).await?)
@@ -157,8 +162,10 @@ async fn run(args: Args, surface: Surface) -> anyhow::Result<()> {
     let load =
         args.scenario.as_ref().map(|scenario| start_load(scenario, args.rate, &intro, &stop)).transpose()?;
     let phases = providers.as_ref().and_then(Providers::phases);
-    feed.follow(agents.all().collect(), phases, load, &stop);
-    let ended = show(&args, surface, intro, shown, signals, &stop).await;
+    let sampler = Arc::new(Sampler::new(feed, agents.all().collect(), phases, load));
+    sampler.start(&stop);
+    let view = (surface, intro, shown);
+    let ended = show(&args, view, &sampler, signals, &stop).await;
     stop.cancel();
     agents.drain().await;
     if let Some(providers) = providers {
@@ -188,9 +195,8 @@ fn start_load(
 /// Returns when the run should end.
 async fn show(
     args: &Args,
-    surface: Surface,
-    intro: view::Intro,
-    shown: tokio::sync::mpsc::Receiver<view::Input>,
+    (surface, intro, shown): (Surface, view::Intro, Receiver<view::Input>),
+    sampler: &Sampler,
     mut signals: Signals,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
@@ -215,7 +221,8 @@ async fn show(
         () = signals.received() => {}
         () = time => {}
     }
-    // The view restores the terminal and says its last words.
+    // The view restores the terminal and says how it ended.
+    sampler.sample().await;
     stop.cancel();
     if !args.no_view {
         view.await?;
