@@ -20,12 +20,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use clap::Parser;
+use http::Connection;
 use load::{Measured, Subject};
 use mock::{Mock, Script};
 use peers::{Cores, Peer, Programs, Running};
 use process::Usage;
 use report::Figures;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// Streams open at once when memory is measured.
 const OPEN_STREAMS: usize = 1_000;
@@ -97,6 +98,20 @@ async fn run(args: Args) -> anyhow::Result<()> {
     report::write(&rounds, &args.out)
 }
 
+/// Waits until a call is answered: an agent that listens may not have its policies yet.
+async fn ready(port: u16) -> anyhow::Result<()> {
+    let request = load::request(false);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let answered = async { Connection::open(port).await?.exchange(&request, |_| {}).await }.await;
+        match answered {
+            Ok(()) => return Ok(()),
+            Err(error) if Instant::now() > deadline => return Err(error.context("no answer within 10 s")),
+            Err(_) => sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
 /// Everything about one peer, in one round.
 async fn measure(
     peer: Peer,
@@ -107,6 +122,7 @@ async fn measure(
     let subject = Subject { port: running.port, process: running.process.as_ref(), mock };
     let usage = |subject: &Subject<'_>| subject.process.map_or(Ok(Usage::default()), process::Process::usage);
     mock.script.set(PACED);
+    ready(running.port).await?;
     // Ready is not warm: the first calls are nobody's measure.
     load::paced_exchanges(&subject, 20, Duration::from_secs(1)).await?;
     sleep(Duration::from_secs(1)).await;
@@ -126,7 +142,7 @@ async fn measure(
         figures.see_redis(before, after, most.total);
         let seen = redis
             .see_evalsha(async {
-                http::Connection::open(running.port).await?.exchange(&load::request(false), |_| {}).await
+                Connection::open(running.port).await?.exchange(&load::request(false), |_| {}).await
             })
             .await?;
         figures.evalsha_p50_us = Some(stats::micros(redis.repeat(&seen).await?));

@@ -19,9 +19,9 @@ pub enum Peer {
     Direct,
     Nginx,
     Envoy,
-    /// The agent with its state in itself.
+    /// `sluice-agent` with its state in itself.
     Embedded,
-    /// The agent with its state in Redis on loopback.
+    /// `sluice-agent` with its state in Redis on loopback.
     Redis,
 }
 
@@ -47,6 +47,9 @@ pub struct Programs {
     #[arg(long, default_value = "envoy")]
     pub envoy: PathBuf,
     #[arg(long)]
+    pub agent: PathBuf,
+    /// The agent's control plane, on the core of the load
+    #[arg(long)]
     pub sluice: PathBuf,
 }
 
@@ -55,6 +58,7 @@ pub struct Running {
     pub port: u16,
     pub process: Option<Process>,
     pub redis: Option<Redis>,
+    control: Option<Process>,
     /// Its files; gone when it is.
     _directory: tempfile::TempDir,
 }
@@ -62,7 +66,7 @@ pub struct Running {
 /// Where things run.
 #[derive(Debug, Clone, Copy)]
 pub struct Cores {
-    /// The load, the mock and Redis.
+    /// The load, the mock, Redis and the control plane.
     pub load: usize,
     pub peer: usize,
 }
@@ -74,27 +78,26 @@ impl Running {
         let port = free_port().await?;
         let log = path.join("peer.log");
         let redis = if peer == Peer::Redis { Some(Redis::start(cores.load, path).await?) } else { None };
+        let mut control = None;
         let line = match peer {
             Peer::Direct => {
-                return Ok(Self { port: upstream, process: None, redis: None, _directory: directory });
+                return Ok(Self { port: upstream, process: None, redis, control, _directory: directory });
             }
             Peer::Nginx => nginx(programs, path, port, upstream)?,
             Peer::Envoy => envoy(programs, path, port, upstream)?,
             Peer::Embedded | Peer::Redis => {
-                let mut line = sluice(programs, path, port, free_port().await?, upstream)?;
-                if let Some(redis) = &redis {
-                    line.extend(["--redis".to_owned(), redis.url()]);
-                }
-                line
+                let policies = free_port().await?;
+                control = Some(start_control(programs, path, policies, upstream, cores.load).await?);
+                agent(programs, port, free_port().await?, policies, redis.as_ref())
             }
         };
         let mut process = Process::start(peer.name(), cores.peer, &log, &line)?;
         process.listening(port, &log).await?;
-        Ok(Self { port, process: Some(process), redis, _directory: directory })
+        Ok(Self { port, process: Some(process), redis, control, _directory: directory })
     }
 
     pub async fn stop(self) -> anyhow::Result<()> {
-        if let Some(process) = self.process {
+        for process in [self.process, self.control].into_iter().flatten() {
             process.stop().await?;
         }
         if let Some(redis) = self.redis {
@@ -130,30 +133,53 @@ fn envoy(programs: &Programs, path: &Path, port: u16, upstream: u16) -> anyhow::
     Ok(line.into_iter().chain(options.map(str::to_owned)).collect())
 }
 
-fn sluice(
+/// `sluice run` serves the policies; the agent that comes with it stays idle.
+async fn start_control(
     programs: &Programs,
     path: &Path,
-    port: u16,
-    admin: u16,
+    policies: u16,
     upstream: u16,
-) -> anyhow::Result<Vec<String>> {
+    core: usize,
+) -> anyhow::Result<Process> {
     let manifests = path.join("manifests");
     fs::create_dir(&manifests)?;
     let values = [("@UPSTREAM@", format!("127.0.0.1:{upstream}"))];
     fill(include_str!("../manifests/route.yaml"), &values, &manifests, "route.yaml")?;
-    Ok(vec![
+    let any = "127.0.0.1:0";
+    let policies_at = format!("127.0.0.1:{policies}");
+    let line = [
         text(&programs.sluice),
         "run".into(),
-        "--filename".into(),
+        "-f".into(),
         text(&manifests),
-        "--agents".into(),
-        "1".into(),
+        "--policies".into(),
+        policies_at,
+        "--listen".into(),
+        any.into(),
+        "--admin".into(),
+        any.into(),
+        "--no-view".into(),
+    ];
+    let log = path.join("control.log");
+    let mut process = Process::start("sluice run", core, &log, &line)?;
+    process.listening(policies, &log).await?;
+    Ok(process)
+}
+
+fn agent(programs: &Programs, port: u16, admin: u16, policies: u16, redis: Option<&Redis>) -> Vec<String> {
+    let mut line = vec![
+        text(&programs.agent),
         "--listen".into(),
         format!("127.0.0.1:{port}"),
         "--admin".into(),
         format!("127.0.0.1:{admin}"),
-        "--no-view".into(),
-    ])
+        "--control-plane".into(),
+        format!("http://127.0.0.1:{policies}"),
+    ];
+    if let Some(redis) = redis {
+        line.extend(["--redis".into(), redis.url()]);
+    }
+    line
 }
 
 /// Writes a configuration with its placeholders filled; returns its path.

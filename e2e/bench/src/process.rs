@@ -32,6 +32,8 @@ impl Process {
         let child = Command::new("taskset")
             .args(["-c", &core.to_string()])
             .args(line)
+            // No peer logs its calls.
+            .env("RUST_LOG", "error")
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)

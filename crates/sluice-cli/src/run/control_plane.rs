@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ const NAMED: usize = 5;
 const PROBLEMS: usize = 20;
 
 pub(super) struct ControlPlane {
-    address: std::net::SocketAddr,
+    address: SocketAddr,
     source: Arc<Mutex<Source>>,
 }
 
