@@ -147,7 +147,8 @@ async fn run(args: Args, surface: Surface) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let (inputs, shown) = view::channel();
     let feed = Feed::new(inputs);
-    let control = ControlPlane::start(args.directory.clone(), args.policies, feed.clone(), stop.clone()).await?;
+    let control =
+        ControlPlane::start(args.directory.clone(), args.policies, feed.clone(), stop.clone()).await?;
     let routes = control.routes(&args.namespace)?;
     let providers = if args.provider {
         Some(Providers::start(&routes, &args.directory, args.scenario.as_deref()).await?)
