@@ -127,14 +127,15 @@ impl Attempt<'_> {
         )
     }
 
-    fn flow(&self, started: Duration, hide_usage: bool, grant: Grant) -> Flow {
+    /// Boxed: it moves through several futures, each of which would have room for it.
+    fn flow(&self, started: Duration, hide_usage: bool, grant: Grant) -> Box<Flow> {
         let rules = self.rules(started, grant.is_probe());
         let operation = self.ask.operation;
         if self.ask.facts.stream {
             let usage_chunk = if hide_usage { UsageChunk::Hide } else { UsageChunk::Forward };
-            Flow::events(operation, usage_chunk, rules, started, self.target.clone(), grant)
+            Box::new(Flow::events(operation, usage_chunk, rules, started, self.target.clone(), grant))
         } else {
-            Flow::document(operation, rules, started, self.target.clone(), grant)
+            Box::new(Flow::document(operation, rules, started, self.target.clone(), grant))
         }
     }
 
@@ -173,7 +174,7 @@ impl Attempt<'_> {
     }
 
     /// A 2xx: its bytes are held back until the client may have them.
-    async fn success(&self, mut flow: Flow, response: Response<Incoming>) -> Ended {
+    async fn success(&self, mut flow: Box<Flow>, response: Response<Incoming>) -> Ended {
         let (parts, mut body) = response.into_parts();
         let mut headers = parts.headers;
         self.mark(&mut headers);
@@ -236,7 +237,7 @@ impl Attempt<'_> {
     }
 
     /// An error status: its body tells what kind, and goes to the client when nothing else is left.
-    async fn error_status(&self, mut flow: Flow, response: Response<Incoming>) -> Ended {
+    async fn error_status(&self, mut flow: Box<Flow>, response: Response<Incoming>) -> Ended {
         let (parts, mut body) = response.into_parts();
         let mut read = BytesMut::new();
         let mut upstream = Upstream::Open;
@@ -279,7 +280,7 @@ impl Attempt<'_> {
     }
 
     /// The attempt is over and nothing of it has reached the client.
-    fn failed(&self, flow: Flow, answer: Option<Response<Body>>) -> Ended {
+    fn failed(&self, flow: Box<Flow>, answer: Option<Response<Body>>) -> Ended {
         let Ending { happening, classified, .. } = flow.finish(self.shared.clock.now());
         let pause = pause(classified.verdict, classified.pushback, &self.target.policy);
         let wait = pause.or(classified.pushback);

@@ -189,7 +189,7 @@ impl<'a> Run<'a> {
             return Err((PassedOver::Throttled, None));
         }
         let Some(slot) = target.take_slot(self.shared.clock) else {
-            return Err((PassedOver::LimiterFull, target.live.slot_expected(now)));
+            return Err((PassedOver::LimiterFull, target.live.slot_expected()));
         };
         let deadlines = &target.policy.rules.deadlines.rules;
         let remaining = self.exchange.deadline.remaining(now).min(deadlines.total);

@@ -152,6 +152,10 @@ impl Flow {
         let Some(ttft) = self.watch.ttft() else { return };
         self.seen_first_token = true;
         self.target.metrics.ttft.observe(ttft.as_secs_f64());
+        // Only a deadline that is observed lets a later one come.
+        if ttft > self.target.policy.rules.deadlines.rules.first_token {
+            self.target.metrics.observed("first-token-deadline");
+        }
         self.target.live.first_token(now, ttft);
     }
 
@@ -177,6 +181,12 @@ impl Flow {
         let before = self.watch.deltas();
         self.take(now, chunk);
         self.target.metrics.tokens_after_disconnect.inc_by(self.watch.deltas() - before);
+    }
+
+    /// Whether all of an answer that ended in order has been handed on.
+    pub(crate) fn delivered(&self) -> bool {
+        let finished = |ending: &Ending| matches!(ending.happening, Happening::Finished { .. });
+        self.out.is_empty() && self.ended.as_ref().is_some_and(finished)
     }
 
     /// Whether the format's last event came: a client may leave then.
@@ -272,7 +282,7 @@ impl Flow {
     }
 
     /// The end of an attempt of which nothing reached the client; the grant is settled with it.
-    pub(crate) fn finish(mut self, now: Duration) -> Ending {
+    pub(crate) fn finish(mut self: Box<Self>, now: Duration) -> Ending {
         if self.ended.is_none() {
             self.ended = Some(self.watch.on_client_gone(now));
         }

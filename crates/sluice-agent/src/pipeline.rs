@@ -116,3 +116,19 @@ fn route<'a>(policies: &'a Policies, ask: &Ask) -> Result<&'a Arc<Route>, Refusa
     }
     policies.route(ask.format, &ask.facts.model).ok_or_else(|| refused(Reason::NoRoute))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn future_size<A, B, C, F: Future>(_: impl Fn(A, B, C) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// What each request in flight costs beside its buffers: until it is answered this, then its relay.
+    #[test]
+    fn an_exchange_in_flight_is_small() {
+        assert!(future_size(handle) <= 9 * 1024, "{}", future_size(handle));
+        assert!(size_of::<crate::relay::Relay>() <= 2 * 1024, "{}", size_of::<crate::relay::Relay>());
+    }
+}

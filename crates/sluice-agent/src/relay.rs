@@ -40,7 +40,7 @@ pub(crate) struct Relay {
     shared: Arc<Shared>,
     /// `None` once it has ended or was cancelled.
     upstream: Option<Incoming>,
-    flow: Flow,
+    flow: Box<Flow>,
     /// Whether the client reads server-sent events, so that an early end can be told in its own format.
     events: bool,
     timer: Pin<Box<Sleep>>,
@@ -66,7 +66,7 @@ impl Relay {
     pub(crate) fn new(
         shared: Arc<Shared>,
         upstream: Option<Incoming>,
-        flow: Flow,
+        flow: Box<Flow>,
         events: bool,
         keep_alive: Option<Duration>,
     ) -> Self {
@@ -107,6 +107,10 @@ impl Relay {
                 if let Some(keep_alive) = &mut self.keep_alive {
                     keep_alive.last_sent = self.shared.clock.now();
                 }
+                if self.flow.delivered() {
+                    // With its announced length a body is over: nobody asks for what follows.
+                    self.last_words();
+                }
                 return Poll::Ready(Some(Ok(Frame::data(bytes))));
             }
             if self.done {
@@ -137,10 +141,14 @@ impl Relay {
             self.flow.body_ended(now, BodyEnd::Clean);
             return Poll::Ready(());
         };
-        match std::task::ready!(Pin::new(upstream).poll_frame(cx)) {
+        match std::task::ready!(Pin::new(&mut *upstream).poll_frame(cx)) {
             Some(Ok(frame)) => {
                 if let Ok(chunk) = frame.into_data() {
                     self.flow.take(now, chunk);
+                }
+                if upstream.is_end_stream() {
+                    self.upstream = None;
+                    self.flow.body_ended(now, BodyEnd::Clean);
                 }
             }
             Some(Err(_)) => {

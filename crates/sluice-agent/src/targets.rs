@@ -48,8 +48,8 @@ pub(crate) struct TargetLive {
     /// Whether the last admission found the breaker closed.
     healthy: AtomicBool,
     tokens_left: Mutex<Option<i64>>,
-    /// How long slots are held.
-    held: Mutex<DecayingHistogram>,
+    /// How long slots are held: a moving mean.
+    held: Mutex<Option<Duration>>,
 }
 
 /// A place in flight to a target; held until the stream ends.
@@ -63,7 +63,10 @@ pub(crate) struct Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         let now = self.clock.now();
-        self.live.held.lock().record(now, now.saturating_sub(self.taken));
+        let held = now.saturating_sub(self.taken);
+        let mut mean = self.live.held.lock();
+        *mean = Some(mean.map_or(held, |mean| (mean * 7 + held) / 8));
+        drop(mean);
         self.live.in_flight.fetch_sub(1, Ordering::AcqRel);
         self.metrics.in_flight.dec();
     }
@@ -93,8 +96,8 @@ impl TargetLive {
 
     /// When a slot is expected to be free. By Little's law slots are given back at the rate of `in flight / time
     /// held`. `None`: none has been held yet.
-    pub(crate) fn slot_expected(&self, now: Duration) -> Option<Duration> {
-        let held = self.held.lock().percentile(now, 50)?;
+    pub(crate) fn slot_expected(&self) -> Option<Duration> {
+        let held = (*self.held.lock())?;
         Some(held / self.in_flight.load(Ordering::Relaxed).max(1))
     }
 
@@ -182,7 +185,7 @@ impl TargetRegistry {
                 healthy_ttft: Mutex::new(DecayingHistogram::new(DecayingHistogram::HALF_LIFE)),
                 healthy: AtomicBool::new(true),
                 tokens_left: Mutex::new(None),
-                held: Mutex::new(DecayingHistogram::new(DecayingHistogram::HALF_LIFE)),
+                held: Mutex::new(None),
             })
         });
         known.limiter.lock().configure(&rules.concurrency.rules);

@@ -44,7 +44,7 @@ impl Verbatim {
         }
         loop {
             let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
-            let frame = match Pin::new(rest).poll_frame(cx) {
+            let frame = match Pin::new(&mut *rest).poll_frame(cx) {
                 Poll::Ready(frame) => frame,
                 Poll::Pending => {
                     std::task::ready!(self.timer.as_mut().poll(cx));
@@ -54,6 +54,9 @@ impl Verbatim {
             };
             match frame {
                 Some(Ok(frame)) => {
+                    if rest.is_end_stream() {
+                        self.end();
+                    }
                     if let Ok(chunk) = frame.into_data() {
                         return Poll::Ready(Some(Ok(Frame::data(chunk))));
                     }

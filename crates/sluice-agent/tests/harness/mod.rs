@@ -1,5 +1,5 @@
 //! A real agent on a real socket before real (scripted) providers: what the tests of the data plane share.
-#![allow(dead_code, clippy::unwrap_used, clippy::panic)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,7 +23,8 @@ use sluice_proto::apply::PolicySet;
 use sluice_provider::{Provider, Scenario};
 use sluice_state::EmbeddedHome;
 use sluice_state::store::Shared;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 /// Longer than anything that is awaited takes; a test that waits so long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -122,11 +123,17 @@ impl World {
     }
 
     pub async fn sharing(routes: Vec<RoutePolicy>, shared: Shared) -> Self {
+        Self::start(policy_set(routes), shared, |_| {}).await
+    }
+
+    /// An agent whose configuration a test changes.
+    pub async fn start(policies: PolicySet, shared: Shared, tune: impl FnOnce(&mut AgentConfig)) -> Self {
         let mut config = AgentConfig::new("test", "default", shared);
         config.seed = Some(7);
         config.grace = Duration::from_secs(1);
+        tune(&mut config);
         let agent = Agent::new(config).unwrap();
-        agent.use_policies(&policy_set(routes));
+        agent.use_policies(&policies);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let running = agent.start(listener, None, None);
@@ -208,6 +215,43 @@ impl World {
     pub async fn drain(mut self) {
         self.running.take().unwrap().drain().await;
     }
+
+    /// A connection of its own, for what no HTTP client would send.
+    pub async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.addr).await.unwrap()
+    }
+
+    /// Sends these bytes and returns all that comes until the connection is closed.
+    pub async fn raw(&self, bytes: &[u8]) -> String {
+        let mut socket = self.connect().await;
+        let talk = async {
+            // A server that has said enough may close before it has read all.
+            let _ = socket.write_all(bytes).await;
+            let mut answer = Vec::new();
+            let _ = socket.read_to_end(&mut answer).await;
+            String::from_utf8_lossy(&answer).into_owned()
+        };
+        tokio::time::timeout(PATIENCE, talk).await.unwrap()
+    }
+
+    /// Waits until a line of the page at `/metrics` has this value.
+    pub async fn until_metric(&self, line: &str, value: f64) {
+        let wait = async {
+            while (self.metric(line).await - value).abs() > 0.01 {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, wait).await.is_err() {
+            panic!("{line} is {}, not {value}", self.metric(line).await);
+        }
+    }
+
+    /// One line of the page at `/metrics`, such as `sluice_retries_total{name="default/chat/primary"}`.
+    pub async fn metric(&self, line: &str) -> f64 {
+        let page = self.agent.metrics().await;
+        let value = page.lines().find_map(|one| one.strip_prefix(line)?.strip_prefix(' '));
+        value.map_or(0.0, |value| value.parse().unwrap())
+    }
 }
 
 /// A body read to its end, or to where it broke.
@@ -234,6 +278,57 @@ pub fn chat(stream: bool) -> Value {
 pub fn message(stream: bool) -> Value {
     json!({ "model": "claude-x", "messages": [{ "role": "user", "content": "hello" }], "max_tokens": 20, "stream": stream })
 }
+
+/// A request as bytes, on a connection that stays open.
+pub fn request_bytes(path: &str, headers: &str, body: &Value) -> Vec<u8> {
+    let body = body.to_string();
+    let length = body.len();
+    format!("POST {path} HTTP/1.1\r\nhost: a\r\n{headers}content-length: {length}\r\n\r\n{body}").into_bytes()
+}
+
+/// Reads from a connection until what came contains `end`.
+pub async fn read_until(socket: &mut TcpStream, end: &str) -> String {
+    let mut read = Vec::new();
+    let reading = async {
+        let mut buffer = [0; 4096];
+        while !String::from_utf8_lossy(&read).contains(end) {
+            let count = socket.read(&mut buffer).await.unwrap();
+            assert!(count > 0, "ended before {end:?}: {}", String::from_utf8_lossy(&read));
+            read.extend_from_slice(&buffer[..count]);
+        }
+    };
+    tokio::time::timeout(PATIENCE, reading).await.unwrap();
+    String::from_utf8_lossy(&read).into_owned()
+}
+
+pub fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// One attempt and no other, so that what a provider says is what the client sees.
+pub fn once(mut target: TargetPolicy) -> TargetPolicy {
+    target.rules.retries.rules.max_attempts = 1;
+    target
+}
+
+/// A quota of so many tokens a minute; the bucket holds one minute's.
+pub fn quota(tokens_per_minute: u64) -> Group<Quota> {
+    Group {
+        rules: Quota {
+            tokens_per_minute: Some(tokens_per_minute),
+            burst_tokens: tokens_per_minute,
+            requests_per_minute: None,
+            default_max_output_tokens: 1_024,
+            tenants: Vec::new(),
+            pushback: Pushback::default(),
+        },
+        mode: Mode::Enforce,
+        source: None,
+    }
+}
+
+/// What `chat` and `message` are estimated at: nine bytes of text and the frame of a message.
+pub const INPUT: u64 = 11;
 
 pub fn counts(pairs: &[(&'static str, u64)]) -> BTreeMap<&'static str, u64> {
     pairs.iter().copied().filter(|(_, count)| *count > 0).collect()
