@@ -82,7 +82,9 @@ impl Input {
             self.unreadable
                 .push(format!("{name}: has no *.yaml or *.yml — name a file, or a directory that has"));
         }
-        inside.iter().for_each(|file| self.read(file));
+        for file in &inside {
+            self.read(file);
+        }
     }
 
     fn add(&mut self, name: String, text: std::io::Result<String>) {

@@ -19,14 +19,14 @@ struct Args {
 #[derive(Subcommand)]
 enum Command {
     /// Serve a directory of manifests on this machine: no Kubernetes needed, and no Redis
-    Run(run::Args),
+    Run(Box<run::Args>),
     /// Check manifests offline, by the rules that the API server applies
     Check(check::Args),
 }
 
 fn main() -> ExitCode {
     let done = match Args::parse().command {
-        Command::Run(args) => run::main(args),
+        Command::Run(args) => run::main(*args),
         Command::Check(args) => check::main(&args),
     };
     done.unwrap_or_else(|error| {

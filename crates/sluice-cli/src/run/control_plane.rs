@@ -76,7 +76,9 @@ impl ControlPlane {
         let random = Random::from_system()?;
         let discovery =
             Discovery::new(publisher, Arc::new(fleet), TrustLoopback, settings, random, stop.clone());
-        let listener = TcpListener::bind(address).await.with_context(|| format!("--policies {address}"))?;
+        let listener = TcpListener::bind(address).await.with_context(|| {
+            format!("--policies {address}: choose another port, 0 for a free one, or end what uses it")
+        })?;
         let address = listener.local_addr()?;
         let server = Server::builder()
             .add_service(discovery.into_server())
@@ -165,7 +167,9 @@ impl Source {
     /// A directory that is away for a moment must not end everything.
     fn keep(&mut self, error: UnreadableDirectory, feed: &Feed) {
         let text = format!("{:#}; until then everything stays as it is", anyhow::Error::from(error));
-        for (level, text) in self.complaints.add(Complaint::new(format!("directory {:?}", self.path), text)) {
+        for (level, text) in
+            self.complaints.add(Complaint::new(format!("directory {}", self.path.display()), text))
+        {
             feed.note(level, "policy", text);
         }
     }

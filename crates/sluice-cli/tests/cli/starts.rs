@@ -74,6 +74,12 @@ async fn with_an_address_in_use() {
         let told = refused(&["-f", path, flag, &address, other, "127.0.0.1:0"]).await;
         holds(&told, &[flag, &address, "agent-1", "choose another address", "in use"]);
     }
+    holds(
+        &refused(&["-f", path, "--policies", &address]).await,
+        &["--policies", &address, "choose another port", "in use"],
+    );
+    let told = refused(&["-f", path, "--policies", "0.0.0.0:0"]).await;
+    holds(&told, &["--policies 0.0.0.0:0", "use a loopback address"]);
     let told =
         refused(&["-f", path, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:65535", "--agents", "2"])
             .await;
