@@ -12,44 +12,44 @@ use serde_json::{Value, json};
 use crate::command::BOUND;
 
 #[derive(Clone)]
-pub struct Client(HyperClient<HttpConnector, Full<Bytes>>);
+pub(crate) struct Client(HyperClient<HttpConnector, Full<Bytes>>);
 
 /// A whole answer.
 #[derive(Debug)]
-pub struct Answer {
-    pub status: StatusCode,
-    pub headers: HeaderMap,
-    pub body: String,
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: String,
 }
 
 impl Answer {
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("no JSON: {self:?}"))
     }
 
     /// The target that answered; empty: none did.
-    pub fn served_by(&self) -> &str {
+    pub(crate) fn served_by(&self) -> &str {
         self.headers.get("x-sluice-served-by").map_or("", |name| name.to_str().unwrap())
     }
 }
 
 /// An answer that is being read.
-pub struct Stream {
-    pub status: StatusCode,
+pub(crate) struct Stream {
+    pub(crate) status: StatusCode,
     body: Incoming,
-    pub read: String,
+    pub(crate) read: String,
 }
 
 impl Stream {
     /// Reads until what was read holds `text`.
-    pub async fn until(&mut self, text: &str) {
+    pub(crate) async fn until(&mut self, text: &str) {
         while !self.read.contains(text) {
             assert!(self.more().await, "the stream ended before {text:?}: {}", self.read);
         }
     }
 
     /// Reads to the end.
-    pub async fn rest(mut self) -> String {
+    pub(crate) async fn rest(mut self) -> String {
         while self.more().await {}
         self.read
     }
@@ -64,30 +64,30 @@ impl Stream {
 }
 
 impl Client {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // No idle connections: a draining agent is seen to take no new ones.
         Self(HyperClient::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build_http())
     }
 
-    pub async fn get(&self, address: SocketAddr, path: &str) -> Answer {
+    pub(crate) async fn get(&self, address: SocketAddr, path: &str) -> Answer {
         let request = Request::get(format!("http://{address}{path}")).body(Full::default()).unwrap();
         self.send(request).await
     }
 
     /// A chat call that is not streamed.
-    pub async fn chat(&self, agent: SocketAddr, model: &str) -> Answer {
+    pub(crate) async fn chat(&self, agent: SocketAddr, model: &str) -> Answer {
         self.send(openai(agent, model, false)).await
     }
 
-    pub async fn chat_stream(&self, agent: SocketAddr, model: &str) -> Stream {
+    pub(crate) async fn chat_stream(&self, agent: SocketAddr, model: &str) -> Stream {
         self.open(openai(agent, model, true)).await
     }
 
-    pub async fn message(&self, agent: SocketAddr, model: &str) -> Answer {
+    pub(crate) async fn message(&self, agent: SocketAddr, model: &str) -> Answer {
         self.send(anthropic(agent, model, false)).await
     }
 
-    pub async fn message_stream(&self, agent: SocketAddr, model: &str) -> Stream {
+    pub(crate) async fn message_stream(&self, agent: SocketAddr, model: &str) -> Stream {
         self.open(anthropic(agent, model, true)).await
     }
 
@@ -107,7 +107,7 @@ impl Client {
 
 fn openai(agent: SocketAddr, model: &str, stream: bool) -> Request<Full<Bytes>> {
     let messages = json!([{"role": "user", "content": "hello"}]);
-    let body = json!({"model": model, "stream": stream, "max_tokens": 20, "messages": messages});
+    let body = json!({"model": model, "stream": stream, "max_tokens": 6, "messages": messages});
     Request::post(format!("http://{agent}/v1/chat/completions"))
         .header("content-type", "application/json")
         .header("authorization", "Bearer key-of-the-client")
@@ -117,7 +117,7 @@ fn openai(agent: SocketAddr, model: &str, stream: bool) -> Request<Full<Bytes>> 
 
 fn anthropic(agent: SocketAddr, model: &str, stream: bool) -> Request<Full<Bytes>> {
     let messages = json!([{"role": "user", "content": "hello"}]);
-    let body = json!({"model": model, "stream": stream, "max_tokens": 20, "messages": messages});
+    let body = json!({"model": model, "stream": stream, "max_tokens": 6, "messages": messages});
     Request::post(format!("http://{agent}/v1/messages"))
         .header("content-type", "application/json")
         .header("anthropic-version", "2023-06-01")

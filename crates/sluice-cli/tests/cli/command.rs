@@ -11,21 +11,21 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// Far above anything that is waited for, on a busy machine.
-pub const BOUND: Duration = Duration::from_secs(60);
+pub(crate) const BOUND: Duration = Duration::from_mins(1);
 
-pub fn sluice() -> Command {
+pub(crate) fn sluice() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
     command.kill_on_drop(true).stdin(Stdio::null()).env_remove("RUST_LOG").env_remove("SLUICE_REDIS_URL");
     command
 }
 
 /// Runs a command that ends by itself.
-pub async fn output(command: &mut Command) -> Output {
+pub(crate) async fn output(command: &mut Command) -> Output {
     tokio::time::timeout(BOUND, command.output()).await.expect("the command ends by itself").unwrap()
 }
 
 /// Asks again until there is an answer.
-pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+pub(crate) async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let looking = async {
         loop {
             if let Some(found) = look().await {
@@ -40,18 +40,18 @@ pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>)
 }
 
 /// `sluice run --plain`, and what it has printed.
-pub struct Run {
+pub(crate) struct Run {
     child: Child,
     printed: watch::Receiver<Vec<String>>,
     reading: JoinHandle<()>,
     errors: JoinHandle<Vec<String>>,
-    pub agents: Vec<SocketAddr>,
-    pub admins: Vec<SocketAddr>,
+    pub(crate) agents: Vec<SocketAddr>,
+    pub(crate) admins: Vec<SocketAddr>,
 }
 
 impl Run {
     /// Starts it on free ports and waits until it says that it serves.
-    pub async fn start(directory: &Path, arguments: &[&str]) -> Self {
+    pub(crate) async fn start(directory: &Path, arguments: &[&str]) -> Self {
         let mut command = sluice();
         command.arg("run").arg("-f").arg(directory).arg("--plain");
         command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).args(arguments);
@@ -85,17 +85,17 @@ impl Run {
         run
     }
 
-    pub fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         self.printed.borrow().clone()
     }
 
     /// The lines so far that hold all of these words.
-    pub fn lines_with(&self, words: &[&str]) -> Vec<String> {
+    pub(crate) fn lines_with(&self, words: &[&str]) -> Vec<String> {
         self.lines().into_iter().filter(|line| words.iter().all(|word| line.contains(word))).collect()
     }
 
     /// Waits for a line that holds all of these words.
-    pub async fn line(&self, words: &[&str]) -> String {
+    pub(crate) async fn line(&self, words: &[&str]) -> String {
         let mut printed = self.printed.clone();
         let found = |lines: &Vec<String>| {
             lines.iter().find(|line| words.iter().all(|word| line.contains(word))).cloned()
@@ -108,14 +108,14 @@ impl Run {
     }
 
     /// SIGTERM.
-    pub async fn terminate(&self) {
+    pub(crate) async fn terminate(&self) {
         let id = self.child.id().expect("it runs").to_string();
         let status = Command::new("kill").args(["-TERM", &id]).status().await.unwrap();
         assert!(status.success());
     }
 
     /// Waits until it has ended, with exit status 0 and nothing to complain of. All lines that it printed.
-    pub async fn ended(mut self) -> Vec<String> {
+    pub(crate) async fn ended(mut self) -> Vec<String> {
         let status = tokio::time::timeout(BOUND, self.child.wait()).await.expect("it ends").unwrap();
         self.reading.await.unwrap();
         let errors = self.errors.await.unwrap();
@@ -129,7 +129,7 @@ impl Run {
     }
 
     /// SIGTERM, then [`ended`](Self::ended).
-    pub async fn end(self) -> Vec<String> {
+    pub(crate) async fn end(self) -> Vec<String> {
         self.terminate().await;
         self.ended().await
     }

@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// A directory that goes with the test.
-pub struct Manifests {
+pub(crate) struct Manifests {
     root: TempDir,
 }
 
 impl Manifests {
-    pub fn empty() -> Self {
+    pub(crate) fn empty() -> Self {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("manifests")).unwrap();
         Self { root }
     }
 
     /// The quickstart and its scenarios, with free ports in place of its own.
-    pub fn quickstart() -> Self {
+    pub(crate) fn quickstart() -> Self {
         let manifests = Self::empty();
         let ports = free_ports();
         for file in fs::read_dir(repository("e2e/manifests/quickstart")).unwrap() {
@@ -33,28 +33,28 @@ impl Manifests {
         manifests
     }
 
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.root.path().join("manifests")
     }
 
     /// Beside the directory.
-    pub fn beside(&self, name: &str) -> PathBuf {
+    pub(crate) fn beside(&self, name: &str) -> PathBuf {
         self.root.path().join(name)
     }
 
     /// As a shell does: the file is emptied, then written.
-    pub fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.path().join(name), text).unwrap();
     }
 
     /// As editors do: a new file takes the place of the old one.
-    pub fn replace(&self, name: &str, text: &str) {
+    pub(crate) fn replace(&self, name: &str, text: &str) {
         let new = self.path().join(format!(".{name}.swp"));
         fs::write(&new, text).unwrap();
         fs::rename(&new, self.path().join(name)).unwrap();
     }
 
-    pub fn remove(&self, name: &str) {
+    pub(crate) fn remove(&self, name: &str) {
         fs::remove_file(self.path().join(name)).unwrap();
     }
 }
@@ -65,12 +65,12 @@ fn free_ports() -> [u16; 2] {
     listeners.map(|listener| listener.local_addr().unwrap().port())
 }
 
-pub fn repository(path: &str) -> PathBuf {
+pub(crate) fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
 /// Enough calls of the wrong kind open a breaker at once, and no probe goes out within a test.
-pub const SENSITIVE: &str = "apiVersion: sluice.dev/v1alpha1
+pub(crate) const SENSITIVE: &str = "apiVersion: sluice.dev/v1alpha1
 kind: ReliabilityPolicy
 metadata: {name: sensitive}
 spec:
@@ -79,7 +79,7 @@ spec:
 ";
 
 /// A route for one model with one target per address, asked in this order.
-pub fn route(name: &str, model: &str, targets: &[(&str, SocketAddr)]) -> String {
+pub(crate) fn route(name: &str, model: &str, targets: &[(&str, SocketAddr)]) -> String {
     let mut text = format!(
         "apiVersion: sluice.dev/v1alpha1\nkind: ModelRoute\nmetadata: {{name: {name}}}\nspec:\n  models: [{model}]\n  targets:\n"
     );

@@ -63,7 +63,7 @@ async fn three_agents_serve_each_on_ports_of_its_own() {
 }
 
 /// Says three tokens and then nothing until it is released.
-pub fn pausing() -> Scenario {
+pub(crate) fn pausing() -> Scenario {
     Scenario::of(Behaviour {
         tokens: Some(6),
         stall: Some(Stall { after: 3, lasts: None }),
