@@ -42,10 +42,10 @@ async fn state(State(shared): State<Arc<Shared>>) -> Response {
 
 async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(CONTENT_TYPE, content_type)], metrics_page(&shared).await).into_response()
+    ([(CONTENT_TYPE, content_type)], metrics_page(&shared)).into_response()
 }
 
-pub(crate) async fn metrics_page(shared: &Shared) -> String {
+pub(crate) fn metrics_page(shared: &Shared) -> String {
     let stats = shared.store.stats();
     shared.metrics.store_degraded.set(i64::from(!shared.store.health().borrow().reachable));
     shared.metrics.store_fallbacks.set(stats.fallbacks);

@@ -147,8 +147,9 @@ impl Agent {
     }
 
     /// The page at `/metrics`.
-    pub async fn metrics(&self) -> String {
-        crate::admin::metrics_page(&self.shared).await
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        crate::admin::metrics_page(&self.shared)
     }
 
     /// Serves applications and the admin port, and follows the control plane, each in a task of its own.

@@ -28,7 +28,7 @@ use sluice_core::wire::{Operation, read_answer};
 use crate::agent::Shared;
 use crate::ask::Ask;
 use crate::body::Body;
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, fresh_id};
 use crate::flow::Flow;
 use crate::grant::{Grant, pause};
 use crate::headers;
@@ -40,7 +40,7 @@ use crate::verbatim::Verbatim;
 /// An error's body, as far as it is read for classification; the rest goes on unread.
 const ERROR_BODY_BYTES: usize = 64 * 1024;
 /// In place of a deadline that is only observed.
-pub(crate) const UNLIMITED: Duration = Duration::from_secs(365 * 86_400);
+pub(crate) const UNLIMITED: Duration = Duration::from_hours(365 * 24);
 
 pub(crate) enum Ended {
     /// The answer's bytes go to the client from here on.
@@ -116,7 +116,7 @@ impl Attempt<'_> {
                 headers: self.ask.outgoing_headers(),
                 body,
                 exchange: self.exchange.id_header(),
-                attempt: self.exchange.fresh_id(self.shared),
+                attempt: fresh_id(self.shared),
                 keep_idempotency_key: !self.moved,
                 remaining: rules
                     .streaming
@@ -243,13 +243,13 @@ impl Attempt<'_> {
         let mut upstream = Upstream::Open;
         while flow.ended().is_none() && read.len() < ERROR_BODY_BYTES {
             tokio::select! {
-                frame = body.frame() => match frame {
-                    Some(Ok(frame)) => read.extend_from_slice(&frame.into_data().unwrap_or_default()),
-                    _ => {
+                frame = body.frame() => {
+                    let Some(Ok(frame)) = frame else {
                         upstream = Upstream::Ended;
                         break;
-                    }
-                },
+                    };
+                    read.extend_from_slice(&frame.into_data().unwrap_or_default());
+                }
                 () = self.shared.clock.sleep_until(flow.next_wakeup()) => {
                     flow.wake(self.shared.clock.now());
                 }

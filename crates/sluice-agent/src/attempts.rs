@@ -27,7 +27,7 @@ use crate::targets::Target;
 use crate::upstream::CredentialHeader;
 
 /// A record of an admission outlives its exchange by this much.
-const RECORD_GRACE: Duration = Duration::from_secs(60);
+const RECORD_GRACE: Duration = Duration::from_mins(1);
 
 /// Why nothing was served.
 pub(crate) struct Unserved {
@@ -48,11 +48,11 @@ pub(crate) async fn serve(
     shared: Arc<Shared>,
     exchange: Arc<Exchange>,
     ask: Arc<Ask>,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<Body>, Box<Refusal>> {
     let served = tokio::select! {
         biased;
         served = run(&shared, &exchange, &exchange.route, &ask) => served,
-        () = shared.drain.ended() => return Err(reply::draining(&exchange, shared.clock.now())),
+        () = shared.drain.ended() => return Err(Box::new(reply::draining(&exchange, shared.clock.now()))),
     };
     served.or_else(|unserved| reply::unserved(&exchange, &ask, unserved, shared.clock.now()))
 }

@@ -28,7 +28,7 @@ impl Clock {
 
     /// For timers. A moment beyond what an instant can hold is a day away.
     pub(crate) fn instant(&self, at: Duration) -> Instant {
-        const FAR: Duration = Duration::from_secs(86_400);
+        const FAR: Duration = Duration::from_hours(24);
         self.started.checked_add(at.min(self.now().saturating_add(FAR))).unwrap_or(self.started)
     }
 }

@@ -39,11 +39,11 @@ impl Exchange {
     pub(crate) fn id_header(&self) -> HeaderValue {
         hex_header(self.id)
     }
+}
 
-    /// Names one attempt.
-    pub(crate) fn fresh_id(&self, shared: &Shared) -> HeaderValue {
-        hex_header(shared.random.id())
-    }
+/// Names one attempt.
+pub(crate) fn fresh_id(shared: &Shared) -> HeaderValue {
+    hex_header(shared.random.id())
 }
 
 fn hex_header(id: u64) -> HeaderValue {
@@ -76,10 +76,9 @@ impl Presence {
     /// Stays with an answer until its last byte.
     pub(crate) fn follow(mut self, mut response: Response<Body>) -> Response<Body> {
         match response.body_mut() {
-            Body::Full(_) => self.answered(),
+            Body::Full(_) | Body::Driven(_) => self.answered(),
             Body::Relay(relay) => relay.attach(self),
             Body::Verbatim(verbatim) => verbatim.attach(self),
-            Body::Driven(_) => self.answered(),
             Body::Waiting(waiting) => waiting.attach(self),
         }
         response

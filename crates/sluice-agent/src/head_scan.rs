@@ -109,7 +109,9 @@ mod tests {
             assert!(scan.framed_twice(), "cut at {cut}");
         }
         let mut scan = HeadScan::default();
-        TWICE.iter().for_each(|byte| scan.read(&[*byte]));
+        for byte in TWICE {
+            scan.read(&[*byte]);
+        }
         assert!(scan.framed_twice());
     }
 

@@ -25,7 +25,7 @@ use crate::exchange::{Exchange, Presence};
 use crate::relay::{Cut, KEEP_ALIVE_COMMENT};
 use crate::reply;
 
-type Serving = Pin<Box<dyn Future<Output = Result<Response<Body>, Refusal>> + Send>>;
+type Serving = Pin<Box<dyn Future<Output = Result<Response<Body>, Box<Refusal>>> + Send>>;
 
 /// How often comments are due; `None`: never, for this request.
 pub(crate) fn of(exchange: &Exchange, ask: &Ask) -> Option<Duration> {
@@ -37,8 +37,8 @@ pub(crate) async fn bridge(
     shared: &Arc<Shared>,
     ask: &Ask,
     every: Option<Duration>,
-    served: impl Future<Output = Result<Response<Body>, Refusal>> + Send + 'static,
-) -> Result<Response<Body>, Refusal> {
+    served: impl Future<Output = Result<Response<Body>, Box<Refusal>>> + Send + 'static,
+) -> Result<Response<Body>, Box<Refusal>> {
     let Some(every) = every else { return served.await };
     let mut serving: Serving = Box::pin(served);
     if let Ok(served) = tokio::time::timeout(every, &mut serving).await {
@@ -102,7 +102,7 @@ impl Waiting {
     }
 
     /// The status line has gone out: an answer that is no stream becomes an error event.
-    fn begin(&self, served: Result<Response<Body>, Refusal>) -> Body {
+    fn begin(&self, served: Result<Response<Body>, Box<Refusal>>) -> Body {
         match served {
             Ok(response) if response.status().is_success() && is_event_stream(response.headers()) => {
                 response.into_body()

@@ -116,11 +116,13 @@ impl Metrics {
             store_fallbacks: Gauge::default(),
             settles_dropped: Gauge::default(),
         };
-        metrics.register();
+        metrics.register_breakers();
+        metrics.register_attempts();
+        metrics.register_exchanges();
         metrics
     }
 
-    fn register(&mut self) {
+    fn register_breakers(&mut self) {
         let r = &mut self.registry;
         r.register(
             "llm_circuit_breaker_state",
@@ -137,6 +139,10 @@ impl Metrics {
             "Transitions that an attempt of this agent caused",
             self.transitions.clone(),
         );
+    }
+
+    fn register_attempts(&mut self) {
+        let r = &mut self.registry;
         r.register("sluice_attempts", "Upstream calls", self.attempts.clone());
         r.register(
             "sluice_retries",
@@ -158,6 +164,10 @@ impl Metrics {
             self.ttft.clone(),
         );
         r.register("sluice_refusals", "Exchanges that Sluice answered itself", self.refusals.clone());
+    }
+
+    fn register_exchanges(&mut self) {
+        let r = &mut self.registry;
         r.register(
             "sluice_observed",
             "What policies in mode Observe would have refused or ended, by reason",

@@ -83,7 +83,7 @@ async fn serve(
     ask: Arc<Ask>,
     connection: &Connection,
     arrived: Duration,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<Body>, Box<Refusal>> {
     if ask.operation == Operation::Models {
         return Ok(reply::models(ask.format, &policies.models(ask.format)));
     }
@@ -109,8 +109,8 @@ fn enforced(deadlines: &Group<Deadlines>) -> Deadlines {
     }
 }
 
-fn route<'a>(policies: &'a Policies, ask: &Ask) -> Result<&'a Arc<Route>, Refusal> {
-    let refused = |reason| Refusal::new(Stage::Route, reason);
+fn route<'a>(policies: &'a Policies, ask: &Ask) -> Result<&'a Arc<Route>, Box<Refusal>> {
+    let refused = |reason| Box::new(Refusal::new(Stage::Route, reason));
     if ask.operation == Operation::Other {
         return policies.for_other_paths(ask.format).ok_or_else(|| refused(Reason::UnknownPath));
     }

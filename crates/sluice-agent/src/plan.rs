@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use sluice_core::outcome::Verdict;
 
-    const FAR: Duration = Duration::from_secs(300);
+    const FAR: Duration = Duration::from_mins(5);
 
     fn failure(retry: bool, failover: bool) -> Classified {
         Classified {

@@ -98,7 +98,7 @@ impl Relay {
     }
 
     pub(crate) fn size_hint(&self) -> SizeHint {
-        self.size.clone()
+        self.size
     }
 
     pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {

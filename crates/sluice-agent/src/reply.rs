@@ -137,7 +137,7 @@ pub(crate) fn unserved(
     ask: &Ask,
     unserved: Unserved,
     now: Duration,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<Body>, Box<Refusal>> {
     let callers_fault = unserved.failed.as_ref().is_some_and(|(_, _, classified)| {
         !classified.failover && !classified.retry && unserved.answer.is_some()
     });
@@ -157,18 +157,17 @@ pub(crate) fn unserved(
     let failed = unserved.failed.iter().map(|(target, _, why)| (target.policy.name.clone(), why.reason));
     let passed_over =
         unserved.passed_over.iter().map(|(target, why, _)| (target.policy.name.clone(), why.as_str()));
-    Err(refusal.evidence(Evidence {
+    Err(Box::new(refusal.evidence(Evidence {
         upstream_attempt: unserved.attempts > 0,
         targets: passed_over.chain(failed).collect(),
         ..evidence(exchange, &decided, now)
-    }))
+    })))
 }
 
 fn failed_reason(happening: &Happening) -> Reason {
     match happening {
-        Happening::FirstTokenDeadline { .. } => Reason::UpstreamTimeout,
         Happening::TotalDeadline { callers: true, .. } => Reason::DeadlineExceeded,
-        Happening::TotalDeadline { .. } => Reason::UpstreamTimeout,
+        Happening::FirstTokenDeadline { .. } | Happening::TotalDeadline { .. } => Reason::UpstreamTimeout,
         Happening::Connect(_) => Reason::UpstreamUnreachable,
         Happening::Draining => Reason::Draining,
         _ => Reason::UpstreamInvalid,

@@ -16,7 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use crate::headers;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 const IDLE_PER_TARGET: usize = 256;
 /// hyper's read buffer of one connection: what is read ahead of a slow client.
 const READ_BUFFER_BYTES: usize = 64 * 1024;
@@ -85,7 +85,7 @@ fn fault(error: &ClientError) -> SendFault {
             return SendFault::Tls;
         }
         if let Some(io) = error.downcast_ref::<std::io::Error>() {
-            if io.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) {
+            if io.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>) {
                 return SendFault::Tls;
             }
             if io.kind() == std::io::ErrorKind::TimedOut {

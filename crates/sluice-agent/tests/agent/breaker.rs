@@ -44,10 +44,10 @@ async fn it_opens_at_its_rate_refuses_without_asking_and_closes_by_probes() {
             "llm_circuit_breaker_transitions_total{{name=\"default/chat/primary\",from=\"{from}\",to=\"{to}\",reason=\"{reason}\"}}"
         )
     };
-    world.until_metric(&transitions("closed", "open", "failure-rate"), 1.0).await;
-    world.until_metric(&transitions("open", "half-open", "cooldown-ended"), 1.0).await;
-    world.until_metric(&transitions("half-open", "closed", "probes-succeeded"), 1.0).await;
-    world.until_metric("llm_circuit_breaker_state{name=\"default/chat/primary\"}", 0.0).await;
+    world.until_metric(&transitions("closed", "open", "failure-rate"), 1).await;
+    world.until_metric(&transitions("open", "half-open", "cooldown-ended"), 1).await;
+    world.until_metric(&transitions("half-open", "closed", "probes-succeeded"), 1).await;
+    world.until_metric("llm_circuit_breaker_state{name=\"default/chat/primary\"}", 0).await;
 }
 
 /// Worked case 2, a twentieth of its times. A call that is slow for certain is not waited for: the first-token

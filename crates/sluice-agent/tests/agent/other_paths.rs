@@ -150,7 +150,7 @@ async fn fixed(answer: &'static str) -> (String, tokio::task::JoinHandle<()>) {
         loop {
             let (mut socket, _) = listener.accept().await.unwrap();
             tokio::spawn(async move {
-                let mut buffer = [0; 65_536];
+                let mut buffer = [0; 8_192];
                 while socket.read(&mut buffer).await.is_ok_and(|count| count > 0) {
                     let _ = socket.write_all(answer.as_bytes()).await;
                 }

@@ -252,7 +252,7 @@ async fn no_prompt_and_no_key_in_errors_and_logs() {
     body["model"] = json!({ "canary-prompt": 1 });
     told += &world.ask(path, &headers, &body).await.text();
     told += &serde_json::to_string(&world.state().await).unwrap();
-    told += &world.agent.metrics().await;
+    told += &world.agent.metrics();
     told += &logs.text();
     assert!(told.contains("circuit_open") && told.contains("breaker transition"), "{told}");
     for line in told.lines() {

@@ -23,7 +23,7 @@ async fn under_load(world: &World, during: impl Future<Output = ()>) -> u64 {
                 .ask(
                     "/v1/chat/completions",
                     &[],
-                    &chat(asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 2 == 0),
+                    &chat(asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed).is_multiple_of(2)),
                 )
                 .await;
             assert_eq!(answer.status, 200, "{}", answer.text());

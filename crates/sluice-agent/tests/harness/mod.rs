@@ -195,10 +195,9 @@ impl World {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        match tokio::time::timeout(PATIENCE, wait).await {
-            Ok(state) => state,
-            Err(_) => panic!("{what}: {:#?}", self.state().await),
-        }
+        let waited = tokio::time::timeout(PATIENCE, wait).await.ok();
+        let Some(state) = waited else { panic!("{what}: {:#?}", self.state().await) };
+        state
     }
 
     /// Waits until nothing is in flight and everything is settled.
@@ -235,22 +234,21 @@ impl World {
     }
 
     /// Waits until a line of the page at `/metrics` has this value.
-    pub async fn until_metric(&self, line: &str, value: f64) {
+    pub async fn until_metric(&self, line: &str, value: u64) {
         let wait = async {
-            while (self.metric(line).await - value).abs() > 0.01 {
+            while self.metric(line) != value {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        if tokio::time::timeout(PATIENCE, wait).await.is_err() {
-            panic!("{line} is {}, not {value}", self.metric(line).await);
-        }
+        let waited = tokio::time::timeout(PATIENCE, wait).await;
+        assert!(waited.is_ok(), "{line} is {}, not {value}", self.metric(line));
     }
 
     /// One line of the page at `/metrics`, such as `sluice_retries_total{name="default/chat/primary"}`.
-    pub async fn metric(&self, line: &str) -> f64 {
-        let page = self.agent.metrics().await;
+    pub fn metric(&self, line: &str) -> u64 {
+        let page = self.agent.metrics();
         let value = page.lines().find_map(|one| one.strip_prefix(line)?.strip_prefix(' '));
-        value.map_or(0.0, |value| value.parse().unwrap())
+        value.map_or(0, |value| value.parse().unwrap())
     }
 }
 
@@ -260,13 +258,11 @@ pub async fn read(response: Response<Incoming>) -> Answer {
     let mut read = Vec::new();
     let mut whole = true;
     while let Some(frame) = body.frame().await {
-        match frame {
-            Ok(frame) => read.extend_from_slice(&frame.into_data().unwrap_or_default()),
-            Err(_) => {
-                whole = false;
-                break;
-            }
-        }
+        let Ok(frame) = frame else {
+            whole = false;
+            break;
+        };
+        read.extend_from_slice(&frame.into_data().unwrap_or_default());
     }
     Answer { status: parts.status, headers: parts.headers, body: read.into(), whole }
 }
