@@ -1,39 +1,38 @@
 #!lua
--- uses numbers settings breaker bucket
+-- uses numbers settings breaker reference bucket
 -- Leave to send one attempt.
 --
 -- KEYS  1 breaker, 2 quota, 3 admission; 4 the tenant's own share, when it has one
--- ARGV  1 "revision flags tokens share lease ttl tag": flags 1 the breaker is observed, 2 the quota is;
+-- ARGV  1 "flags tokens share lease ttl tag": flags 1 the breaker is observed, 2 the quota is;
 --         share: the tenant's percentage; lease, ttl: milliseconds; tag: the caller, for the publication
 --       2 breaker settings, 3 quota settings (see sluice-state's script/encode.rs), 4 channel
 -- Reply 1 answer, 2 what an observed group would have answered or -1, 3 retry after, 4 state, 5 epoch,
---       6 open for, 7 tokens left (NONE: not limited), 8 rate in percent, 9 transition from (-1: none),
---       10 to, 11 reason; 12 opener's traceparent
+--       6 open for, 7 tokens left (NONE: not limited), 8 rate in percent, 9 transition's reason (-1: none);
+--       10 opener's traceparent
 --
 -- Nothing is taken unless everything is granted. Of several refusals the first of breaker, paused, ramp,
 -- requests, tokens is said.
 local NONE = -9007199254740991
-local revision, flags, tokens, share, lease, ttl, tag =
-  match(ARGV[1], '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%w+)$')
-if not revision or not (revision + flags + tokens * UNIT + share + lease + ttl < LIMIT) or ttl + 0 < 1 or share + 0 > 100 then
+local flags, tokens, share, lease, ttl, tag = match(ARGV[1], '^([0-3]) (%d+) (%d%d?%d?) (%d+) ([1-9]%d*) (%w+)$')
+tokens = tonumber(tokens)
+if not flags or not (tokens * UNIT < LIMIT) or #lease > 15 or #ttl > 15 or (share ~= '0' and share + 0 > 100) then
   return redis.error_reply('SLUICE argument 1 is no ask')
 end
-revision = revision + 0
-local observe_breaker, observe_quota = flags % 2 == 1, flags + 0 >= 2
+local observe_breaker, observe_quota = flags == '1' or flags == '3', flags == '2' or flags == '3'
 
-local b = call('HMGET', KEYS[1], 'c', 'k', 's', 'r', 'm')
-local q = call('HMGET', KEYS[2], 'c', 'm', 'q')
+local b = call('HMGET', KEYS[1], 'k', 's', 'c')
+local q = call('HMGET', KEYS[2], 'q', 'c')
 local own = KEYS[4] and call('HMGET', KEYS[4], 'q')
 local time = call('TIME')
 local server = time[1] * 1000 + floor(time[2] / 1000)
 
 -- The breaker.
-local now, offset = breaker_clock(b[2], server)
-local rules, head, replaced = ruling(b[1], b[5], revision, ARGV[2], now, BREAKER)
+local now, offset, last, count = breaker_clock(b[1], server)
+local rules, head, replaced = ruling(b[3], ARGV[2], last, now, BREAKER)
 if not rules then
   return redis.error_reply('SLUICE argument 2 is no breaker settings')
 end
-local state, epoch, till, cool, successes, reference, closed = breaker_state(b[3], now)
+local state, epoch, till, cool, successes, reference, closed = breaker_state(b[2], now)
 local refusal, wait, would, probe = nil, 0, -1, 0
 local permits, opener, ramp, ramp_full = '', '', nil, 0
 if state > 0 then
@@ -48,7 +47,7 @@ if state > 0 then
   else
     local out, soonest
     permits, out, soonest = permits_out(more[1], now)
-    if out >= match(rules, '^%d+ %d+ %d+ %d+ %d+ %d+ %d+ %d+ %d+ %d+ %d+ %d+ (%d+)') + 0 then
+    if out >= select(13, match(rules, BREAKER)) + 0 then
       refusal, wait = 3, soonest
     else
       probe = 1
@@ -60,18 +59,21 @@ if refusal and observe_breaker then
 end
 
 -- The quota: paused, then the ramp, then requests, then tokens.
-local at, off, left, requests, last, paused, rate, throttled, refill = bucket_state(q[3], server)
-local quota, quota_head, quota_was = ruling(q[1], q[2], revision, ARGV[3], at, QUOTA)
+local at, off, left, requests, last_at, lag, paused, rate, throttled = bucket_state(q[1], server)
+local quota, quota_head, quota_was = ruling(q[2], ARGV[3], last_at, at, QUOTA)
 if not quota then
   return redis.error_reply('SLUICE argument 3 is no quota settings')
 end
-local tpm, burst, rpm, reserved, recovery, delay =
-  match(quota, '^(%d*) (%d+) (%d*) (%d+) %d+ %d+ %d+ %d+ (%d+) (%d+)$')
-tpm, burst, rpm, recovery, delay = tonumber(tpm), burst + 0, tonumber(rpm), recovery + 0, delay + 0
-local rest = max(0, 100 - reserved)
-left, requests, rate, refill =
-  refilled(at, left, requests, last, rate, throttled, refill, tpm, burst, rpm, rest, recovery, delay, quota_was)
-local speed = rate_at(rate, throttled, recovery, delay, at)
+local tpm, burst, rpm, reserved = match(quota, '^%d+ (%d*) (%d+) (%d*) (%d+) ')
+tpm, burst, rpm = tonumber(tpm), burst + 0, tonumber(rpm)
+local rest, speed, recovery, delay = max(0, 100 - reserved), 1000000, 0, 0
+if rate < 1000000 then
+  recovery, delay = match(quota, '(%d+) (%d+)$')
+  recovery, delay = recovery + 0, delay + 0
+  speed = rate_at(rate, throttled, recovery, delay, at)
+end
+left, requests, rate, lag =
+  refilled(at, left, requests, last_at, lag, rate, throttled, tpm, burst, rpm, rest, recovery, delay, quota_was)
 local spend = true
 if not refusal and at < paused then
   if observe_quota then
@@ -115,17 +117,17 @@ if not refusal and spend and rpm and requests < UNIT then
     refusal, wait = 6, wait_for(UNIT - requests, rpm * 100 * speed / 1000000)
   end
 end
-local from_own, from_rest, mine = 0, 0, 0
+local from_own, from_rest, mine, refill = 0, 0, 0, 0
 if tpm and own then
-  share = share + 0
+  share, refill = share + 0, at * 1000 - lag
   mine = own_share(own[1], refill, tpm, burst, share)
 end
 if not refusal and spend and tpm then
-  local cost, full = tokens * UNIT, burst * rest * 60000
-  local full_own = own and burst * share * 60000 or 0
+  local cost = tokens * UNIT
   from_own = min(mine, cost)
   from_rest = cost - from_own
   if tpm == 0 or from_rest > max(0, left) then
+    local full, full_own = burst * rest * 60000, own and burst * share * 60000 or 0
     if tpm > 0 and burst > 0 and cost > full + full_own and left >= full and mine >= full_own then
       -- It could never fit: full buckets let one through, into debt.
       from_rest = min(from_rest, left + full)
@@ -152,102 +154,92 @@ if not refusal and spend and tpm then
 end
 
 -- What was decided. A nonce that has a record repeats its answer; one that is settled is refused.
-local old, from, reason = nil, -1, -1
+local old, reason = nil, -1
 if refusal then
   old = call('GET', KEYS[3])
 else
   if probe == 1 and state == 2 then
-    from, reason = 2, 4
-    state, epoch, successes = 1, max(epoch + 1, now), 0
+    reason, state, epoch, successes = 4, 1, max(epoch + 1, now), 0
   end
-  old = call(
-    'SET', KEYS[3],
-    format('%.0f %d %.0f %.0f 0 %d', epoch, probe, from_own, from_rest, spend and 0 or 2),
-    'PX', ttl, 'NX', 'GET'
-  )
+  local record = '%d 0 0 %d 0 0'
+  if probe == 1 or from_own > 0 or not spend then
+    record = format('%%d %d %d %%d 0 %d', probe, from_own, spend and 0 or 2)
+  end
+  old = call('SET', KEYS[3], format(record, epoch, from_rest), 'PX', ttl, 'NX', 'GET')
 end
 if old then
   local then_epoch, then_probe, half = match(old, '^(%d+) (%d) %d+ %d+ %d (%d)$')
   if not half or half == '1' then
     return redis.error_reply('SLUICE this admission is settled')
   end
-  if from == 2 then
+  if reason == 4 then
     state = 2
   end
   return {
     then_probe + 0, -1, 0, state, then_epoch + 0, state == 2 and max(0, till - now) or 0,
-    tpm and floor((left + mine) / UNIT) or NONE, floor(speed / 10000), -1, -1, -1, opener,
+    tpm and floor((left + mine) / UNIT) or NONE, floor(speed / 10000), -1, opener,
   }
 end
-local answer = refusal or probe
-if not refusal then
-  -- Admissions per minute, for the reference rate of a ramp.
-  local minute, count, older = floor(now / 60000), 1, ''
-  if b[4] then
-    local m, n, o = match(b[4], '^(%d+) (%d+) (.*)$')
-    m = m + 0
-    if m == minute then
-      count, older = n + 1, o
-    else
-      older = format('%.0f:%.0f;', m, n) .. o
-      for from_here, past in gmatch(older, '()(%d+):%d+;') do
-        if past + 10 < minute then
-          older = sub(older, 1, from_here - 1)
-          break
-        end
-      end
-    end
+
+-- Write: the breaker, then the quota.
+local taken = not refusal
+if taken or head or (b[2] and now - last >= TOUCH) then
+  local turned = floor(now / 60000) ~= floor(last / 60000)
+  if turned then
+    call('HSET', KEYS[1], 'r', minutes_past(call('HMGET', KEYS[1], 'r')[1] or '', last, count, now))
+    count = 0
   end
-  local clock_text = format('%.0f %.0f', now, offset)
-  local rates = format('%.0f %.0f ', minute, count) .. older
-  if probe == 1 or not b[3] then
+  -- Admissions per minute, for the reference rate of a ramp.
+  local clock_now = clock_text(now, taken and count + 1 or count, offset)
+  if taken and (probe == 1 or not b[2]) then
     if probe == 1 then
-      permits = permits .. sub(KEYS[3], -32) .. format(':%.0f;', now + lease)
+      permits = permits .. KEYS[3]:sub(-32) .. format(':%d;', now + lease)
     end
     call(
-      'HSET', KEYS[1], 'k', clock_text, 'r', rates, 'p', permits,
-      's', format('%d %.0f %.0f %.0f %.0f %.0f %.0f', state, epoch, till, cool, successes, reference, closed)
+      'HSET', KEYS[1], 'k', clock_now,
+      's', breaker_text(state, epoch, till, cool, successes, reference, closed), 'p', permits
     )
-  elseif ramp then
-    call('HSET', KEYS[1], 'k', clock_text, 'r', rates, 'a', format('%.0f %.0f', ramp, now))
+  elseif taken and ramp then
+    call('HSET', KEYS[1], 'k', clock_now, 'a', format('%d %d', ramp, now))
   else
-    call('HSET', KEYS[1], 'k', clock_text, 'r', rates)
+    call('HSET', KEYS[1], 'k', clock_now)
   end
-  if spend then
-    left, mine = left - from_rest, mine - from_own
-    if rpm then
-      requests = requests - UNIT
+  if head then
+    call('HSET', KEYS[1], 'c', head)
+    if replaced and match(replaced, '^%d+ (%d+ %d+ %d+)') ~= match(rules, '^%d+ (%d+ %d+ %d+)') then
+      call('HSET', KEYS[1], 'w', '')
     end
   end
+  if turned or head then
+    call('PEXPIRE', KEYS[1], lifetime(rules))
+  end
 end
-if (not refusal and spend or quota_head) and (tpm or rpm or q[3]) then
-  call(
-    'HSET', KEYS[2], 'q',
-    format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', left, requests, at, off, paused, rate, throttled, refill)
-  )
+if taken and spend then
+  left, mine = left - from_rest, mine - from_own
+  if rpm then
+    requests = requests - UNIT
+  end
+end
+if (taken and spend or quota_head or at - last_at >= TOUCH) and (tpm or rpm or q[1]) then
+  call('HSET', KEYS[2], 'q', bucket_text(left, requests, at, lag, off, paused, rate, throttled))
   if own and tpm then
-    call('HSET', KEYS[4], 'q', format('%.0f %.0f', mine, refill))
+    call('HSET', KEYS[4], 'q', format('%d %d', mine, refill))
     call('PEXPIRE', KEYS[4], TTL)
   end
   if quota_head then
-    call('HSET', KEYS[2], 'c', quota, 'm', quota_head)
+    call('HSET', KEYS[2], 'c', quota_head)
+  end
+  if quota_head or floor(at / 60000) ~= floor(last_at / 60000) then
     call('PEXPIRE', KEYS[2], TTL)
   end
 end
-if head then
-  call('HSET', KEYS[1], 'c', rules, 'm', head, 'k', format('%.0f %.0f', now, offset))
-  if replaced and match(replaced, '^%d+ %d+ %d+') ~= match(rules, '^%d+ %d+ %d+') then
-    call('HSET', KEYS[1], 'w', '')
-  end
-  call('PEXPIRE', KEYS[1], lifetime(rules))
-end
-if from >= 0 then
+if reason >= 0 then
   redis.pcall(
     'PUBLISH', ARGV[4],
-    match(KEYS[1], '{(%w+)}') .. format(' %.0f %d %d %d 0 0 0 0 0 ', epoch, from, state, reason) .. tag .. ' ' .. opener
+    match(KEYS[1], '{(%w+)}') .. format(' %d 2 1 4 0 0 0 0 0 ', epoch) .. tag .. ' ' .. opener
   )
 end
 return {
-  answer, would, wait, state, epoch, state == 2 and max(0, till - now) or 0,
-  tpm and floor((left + mine) / UNIT) or NONE, floor(speed / 10000), from, from >= 0 and state or -1, reason, opener,
+  refusal or probe, would, wait, state, epoch, state == 2 and max(0, till - now) or 0,
+  tpm and floor((left + mine) / UNIT) or NONE, floor(speed / 10000), reason, opener,
 }

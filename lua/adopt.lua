@@ -1,35 +1,39 @@
 #!lua
--- uses numbers settings breaker
+-- uses numbers settings breaker reference
 -- Only in an agent's own home: begins from the last state that it saw of the shared one.
 --
 -- KEYS  1 breaker
--- ARGV  1 "revision state epoch open": open: milliseconds, 2 breaker settings, 3 traceparent
+-- ARGV  1 "state epoch open": open: milliseconds, 2 breaker settings, 3 traceparent
 -- Reply 1 state, 2 epoch
 --
 -- A half-open breaker is adopted as an open one whose cool-down is over: the next exchange probes.
 -- A breaker that is open here stays open until its own time. Epochs go up here too, so that no verdict of an
 -- earlier outage counts.
-local revision, state, epoch, open = match(ARGV[1], '^(%d+) ([0-2]) (%d+) (%d+)$')
-if not revision or not (revision + epoch + open < LIMIT) then
+local state, epoch, open = match(ARGV[1], '^([0-2]) (%d+) (%d+)$')
+if not state or not (epoch + open < LIMIT) then
   return redis.error_reply('SLUICE argument 1 is no state')
 end
-local b = call('HMGET', KEYS[1], 'c', 'k', 's', 'm')
+local b = call('HMGET', KEYS[1], 'k', 's', 'c')
 local time = call('TIME')
 local server = time[1] * 1000 + floor(time[2] / 1000)
-local now, offset = breaker_clock(b[2], server)
-local rules, head = ruling(b[1], b[4], revision + 0, ARGV[2], now, BREAKER)
+local now, offset, last, count = breaker_clock(b[1], server)
+local rules, head = ruling(b[3], ARGV[2], last, now, BREAKER)
 if not rules then
   return redis.error_reply('SLUICE argument 2 is no breaker settings')
 end
-local own, own_epoch, till, cool, successes, reference, closed = breaker_state(b[3], now)
+local own, own_epoch, till, cool, successes, reference, closed = breaker_state(b[2], now)
 epoch = epoch + 0
 if not (own == 2 and now < till) then
-  own, own_epoch, till = state == '0' and 0 or 2, max(epoch, b[3] and own_epoch + 1 or 0), now + open
+  own, own_epoch, till = state == '0' and 0 or 2, max(epoch, b[2] and own_epoch + 1 or 0), now + open
+  if floor(now / 60000) ~= floor(last / 60000) then
+    call('HSET', KEYS[1], 'r', minutes_past(call('HMGET', KEYS[1], 'r')[1] or '', last, count, now))
+    count = 0
+  end
   call(
-    'HSET', KEYS[1], 'k', format('%.0f %.0f', now, offset), 'p', '', 'w', '', 'o', ARGV[3],
-    's', format('%d %.0f %.0f %.0f 0 %.0f 0', own, own_epoch, till, cool, reference)
+    'HSET', KEYS[1], 'k', clock_text(now, count, offset),
+    's', breaker_text(own, own_epoch, till, cool, 0, reference, 0), 'p', '', 'w', '', 'o', ARGV[3]
   )
-  call('HSET', KEYS[1], 'c', rules, 'm', head or b[4])
+  call('HSET', KEYS[1], 'c', head or b[3])
   call('PEXPIRE', KEYS[1], lifetime(rules))
 end
 return { own, own_epoch }

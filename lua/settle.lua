@@ -3,52 +3,55 @@
 -- What an attempt meant to the breaker, and what it used.
 --
 -- KEYS  1 breaker, 2 quota, 3 admission; 4 the tenant's own share, when it has one
--- ARGV  1 "revision epoch verdict used pause draw share tag": verdict 0 success, 1 failure, 2 slow, 3 stall,
+-- ARGV  1 "epoch verdict used pause draw share tag": verdict 0 success, 1 failure, 2 slow, 3 stall,
 --         4 throttled, 5 ignored, 6 cancelled, 7 none now; used: tokens, empty: later; pause: milliseconds that
 --         a 429 asked for, empty: none named; draw: 0 … 2^31 - 1, the jitter of a cool-down
 --       2 breaker settings, 3 quota settings, 4 channel, 5 traceparent
--- Reply 1 state, 2 epoch, 3 open for, 4 tokens forgiven, 5 transition from (-1: none), 6 to, 7 reason,
---       8 calls, 9 failures, 10 slow, 11 stalls in the window at the transition
+-- Reply 1 state, 2 epoch, 3 open for, 4 tokens forgiven, 5 transition's reason (-1: none),
+--       6 calls, 7 failures, 8 slow, 9 stalls in the window at the transition
 --
 -- Verdict and tokens are two halves; each takes effect once. A probe that succeeded may still stall, once.
 local TOMBSTONE = 60000
-local revision, asked, verdict, used, pause, draw, share, tag =
-  match(ARGV[1], '^(%d+) (%d+) ([0-7]) (%d*) (%d*) (%d+) (%d+) (%w+)$')
-used, pause = tonumber(used), tonumber(pause)
-if not revision or not (revision + asked + (used or 0) * UNIT + (pause or 0) + draw + share < LIMIT)
-  or draw + 0 >= 2147483648 or share + 0 > 100 then
+local asked, verdict, used, pause, draw, share, tag =
+  match(ARGV[1], '^(%d+) ([0-7]) (%d*) (%d*) (%d+) (%d%d?%d?) (%w+)$')
+asked, verdict, used, pause, draw = tonumber(asked), tonumber(verdict), tonumber(used), tonumber(pause), tonumber(draw)
+if not asked or not (asked + (used or 0) * UNIT + (pause or 0) < LIMIT) or draw >= 2147483648
+  or (share ~= '0' and share + 0 > 100) then
   return redis.error_reply('SLUICE argument 1 is no settlement')
 end
-revision, asked, verdict, draw, share = revision + 0, asked + 0, verdict + 0, draw + 0, share + 0
 
 local record = call('GET', KEYS[3])
-local b = call('HMGET', KEYS[1], 'c', 'k', 's', 'w', 'p', 'm')
-local q = call('HMGET', KEYS[2], 'c', 'm', 'q')
+local b = call('HMGET', KEYS[1], 'k', 's', 'c', 'w')
+local q = call('HMGET', KEYS[2], 'q', 'c')
 local own = KEYS[4] and call('HMGET', KEYS[4], 'q')
 local time = call('TIME')
 local server = time[1] * 1000 + floor(time[2] / 1000)
 
-local now, offset = breaker_clock(b[2], server)
-local rules, head, replaced = ruling(b[1], b[6], revision, ARGV[2], now, BREAKER)
+local now, offset, last, count = breaker_clock(b[1], server)
+local rules, head, replaced = ruling(b[3], ARGV[2], last, now, BREAKER)
 if not rules then
   return redis.error_reply('SLUICE argument 2 is no breaker settings')
 end
-local at, off, left, requests, last, paused, rate, throttled, refill = bucket_state(q[3], server)
-local quota, quota_head, quota_was = ruling(q[1], q[2], revision, ARGV[3], at, QUOTA)
+local at, off, left, requests, last_at, lag, paused, rate, throttled = bucket_state(q[1], server)
+local quota, quota_head, quota_was = ruling(q[2], ARGV[3], last_at, at, QUOTA)
 if not quota then
   return redis.error_reply('SLUICE argument 3 is no quota settings')
 end
-local tpm, burst, rpm, reserved, longest, default_pause, shrink, least, recovery, delay = match(quota, QUOTA)
+local tpm, burst, rpm, reserved = match(quota, '^%d+ (%d*) (%d+) (%d*) (%d+) ')
 tpm, burst, rpm = tonumber(tpm), burst + 0, tonumber(rpm)
-recovery, delay, longest = recovery + 0, delay + 0, longest + 0
 
 -- The record. One that was lost (or never was) took nothing; its verdict counts in its own epoch.
 local epoch_then, probe, from_own, from_rest, half_verdict, half_tokens = asked, 0, 0, 0, 0, 0
 if record then
-  epoch_then, probe, from_own, from_rest, half_verdict, half_tokens =
-    match(record, '^(%d+) (%d) (%d+) (%d+) (%d) (%d)$')
-  epoch_then, probe, from_own, from_rest = epoch_then + 0, probe + 0, from_own + 0, from_rest + 0
-  half_verdict, half_tokens = half_verdict + 0, half_tokens + 0
+  local plain_epoch, plain_rest = match(record, '^(%d+) 0 0 (%d+) 0 0$')
+  if plain_epoch then
+    epoch_then, from_rest = plain_epoch + 0, plain_rest + 0
+  else
+    epoch_then, probe, from_own, from_rest, half_verdict, half_tokens =
+      match(record, '^(%d+) (%d) (%d+) (%d+) (%d) (%d)$')
+    epoch_then, probe, from_own, from_rest = epoch_then + 0, probe + 0, from_own + 0, from_rest + 0
+    half_verdict, half_tokens = half_verdict + 0, half_tokens + 0
+  end
 end
 local late_stall = half_verdict == 2 and verdict == 3
 local judge = verdict < 7 and (half_verdict == 0 or late_stall)
@@ -56,19 +59,28 @@ local pay = used and half_tokens ~= 1
 local debit = used and half_tokens == 0
 
 -- The breaker.
-local state, epoch, till, cool, successes, reference, closed = breaker_state(b[3], now)
-local reshaped = replaced and match(replaced, '^%d+ %d+ %d+') ~= match(rules, '^%d+ %d+ %d+')
-local permits, window_text, from, reason = b[5] or '', nil, -1, -1
-local text, calls, failures, slow, stalls, row, seen = nil, 0, 0, 0, 0, 0, 0
+local state, epoch, till, cool, successes, reference, closed = breaker_state(b[2], now)
+local reshaped = replaced and match(replaced, '^%d+ (%d+ %d+ %d+)') ~= match(rules, '^%d+ (%d+ %d+ %d+)')
+local permits, window_text, from, reason = '', nil, -1, -1
+local text, calls, failures, slow, stalls, row, seen = '', 0, 0, 0, 0, 0, 0
 local returned = false
-if b[3] and judge and (epoch == epoch_then or late_stall) then
+if b[2] and judge and (epoch == epoch_then or late_stall) then
   if state == 0 and verdict <= 3 then
-    text, calls, failures, slow, stalls, row, seen = window(rules, reshaped and '' or b[4], now, verdict)
-    window_text = text
-    local _, span, _, minimum, failure_rate, slow_rate, stall_rate, in_a_row = match(rules, BREAKER)
-    minimum, in_a_row = minimum + 0, in_a_row + 0
-    if calls >= minimum then
-      if failures > 0 and failures * 100 >= calls * failure_rate then
+    local kind, span, buckets, minimum = match(rules, '^%d+ (%d+) (%d+) (%d+) (%d+) ')
+    text = not reshaped and b[4] or ''
+    if kind == '0' then
+      window_text, calls, failures, slow, stalls, row = time_window(text, span + 0, buckets + 0, now, verdict)
+    else
+      window_text, calls, failures, slow, stalls, row, seen = count_window(text, span + 0, verdict)
+    end
+    local in_a_row = 0
+    if failures + slow + stalls > 0 then
+      local failure_rate, slow_rate, stall_rate
+      failure_rate, slow_rate, stall_rate, in_a_row = match(rules, '^%d+ %d+ %d+ %d+ %d+ (%d+) (%d+) (%d+) (%d+)')
+      in_a_row = in_a_row + 0
+      if calls < minimum + 0 then
+        reason = -1
+      elseif failures > 0 and failures * 100 >= calls * failure_rate then
         reason = 0
       elseif slow > 0 and slow * 100 >= calls * slow_rate then
         reason = 1
@@ -80,7 +92,7 @@ if b[3] and judge and (epoch == epoch_then or late_stall) then
       reason = 3
     end
   elseif state == 1 then
-    local kept, _, _, held = permits_out(permits, now, sub(KEYS[3], -32), true)
+    local kept, _, _, held = permits_out(call('HMGET', KEYS[1], 'p')[1], now, KEYS[3]:sub(-32), true)
     if late_stall then
       reason = 5
     elseif held then
@@ -111,8 +123,8 @@ if reason >= 0 then
       local clean = closed == 0
         or kind == '0' and now >= closed + ramp + span
         or kind == '1' and now >= closed + ramp and seen >= span + 0
-      local observed = busiest(call('HMGET', KEYS[1], 'r')[1], now)
-      observed = max(observed, kind == '0' and ceil(minimum * 60000 / span) or minimum + 0, 1)
+      local observed = busiest(call('HMGET', KEYS[1], 'r')[1] or '', last, count, now)
+      observed = max(observed, kind == '0' and math.ceil(minimum * 60000 / span) or minimum + 0, 1)
       if clean then
         cool, reference = 0, observed
       else
@@ -120,7 +132,8 @@ if reason >= 0 then
       end
     end
     if reason == 6 then
-      till = now + max(1000, min(pause or default_pause + 0, longest))
+      local longest, default_pause = match(quota, ' %d+ (%d+) (%d+) %d+ %d+ %d+ %d+$')
+      till = now + max(1000, min(pause or default_pause + 0, longest + 0))
     else
       cool = min(longest_cool + 0, cool == 0 and base + 0 or floor(cool * growth / 100))
       local span_of_jitter = floor(cool * jitter / 100)
@@ -138,9 +151,16 @@ local forgiven, quota_text, own_text = 0, nil, nil
 if (debit and tpm) or throttle then
   local rest = max(0, 100 - reserved)
   local full = burst * rest * 60000
-  left, requests, rate, refill =
-    refilled(at, left, requests, last, rate, throttled, refill, tpm, burst, rpm, rest, recovery, delay, quota_was)
+  local longest, default_pause, shrink, least, recovery, delay = 0, 0, 0, 0, 0, 0
+  if throttle or rate < 1000000 then
+    longest, default_pause, shrink, least, recovery, delay =
+      match(quota, ' %d+ (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+    recovery, delay = recovery + 0, delay + 0
+  end
+  left, requests, rate, lag =
+    refilled(at, left, requests, last_at, lag, rate, throttled, tpm, burst, rpm, rest, recovery, delay, quota_was)
   if debit and tpm then
+    local refill = at * 1000 - lag
     local mine = own and own_share(own[1], refill, tpm, burst, share) or 0
     local more = used * UNIT - from_own - from_rest
     if more > 0 then
@@ -152,16 +172,16 @@ if (debit and tpm) or throttle then
       local part = min(-more, from_rest)
       left, mine = min(full, left + part), min(own and burst * share * 60000 or 0, mine - more - part)
     end
-    own_text = own and format('%.0f %.0f', mine, refill)
+    own_text = own and format('%d %d', mine, refill)
   end
   if throttle then
     rate = rate_at(rate, throttled, recovery, delay, at)
     if at >= paused then
       rate = max(least * 10000, floor(rate * shrink / 100))
     end
-    paused, throttled = max(paused, at + min(pause or default_pause + 0, longest)), at
+    paused, throttled = max(paused, at + min(pause or default_pause + 0, longest + 0)), at
   end
-  quota_text = format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', left, requests, at, off, paused, rate, throttled, refill)
+  quota_text = bucket_text(left, requests, at, lag, off, paused, rate, throttled)
 end
 
 -- Write: the record, the quota, the breaker.
@@ -175,7 +195,7 @@ if judge or pay or not record then
   if not record then
     half_verdict, half_tokens = 1, 1
   end
-  local consumed = format('%.0f %d %.0f %.0f %d %d', epoch_then, probe, from_own, from_rest, half_verdict, half_tokens)
+  local consumed = format('%d %d %d %d %d %d', epoch_then, probe, from_own, from_rest, half_verdict, half_tokens)
   if half_verdict > 0 and half_tokens == 1 then
     call('SET', KEYS[3], consumed, 'PX', TOMBSTONE)
   else
@@ -189,33 +209,44 @@ if quota_text then
     call('PEXPIRE', KEYS[4], TTL)
   end
   if quota_head then
-    call('HSET', KEYS[2], 'c', quota, 'm', quota_head)
+    call('HSET', KEYS[2], 'c', quota_head)
+  end
+  if quota_head or floor(at / 60000) ~= floor(last_at / 60000) then
     call('PEXPIRE', KEYS[2], TTL)
   end
 end
 local opener = ARGV[5]
-if b[3] then
-  local clock_text = format('%.0f %.0f', now, offset)
+if b[2] then
+  local turned = floor(now / 60000) ~= floor(last / 60000)
+  if reason >= 0 or returned or head or now - last >= TOUCH then
+    if turned then
+      call('HSET', KEYS[1], 'r', minutes_past(call('HMGET', KEYS[1], 'r')[1] or '', last, count, now))
+      count = 0
+    end
+    call('HSET', KEYS[1], 'k', clock_text(now, count, offset))
+    if turned or head then
+      call('PEXPIRE', KEYS[1], lifetime(rules))
+    end
+  end
   if reason >= 0 or returned then
     call(
-      'HSET', KEYS[1], 'k', clock_text, 'p', permits,
-      's', format('%d %.0f %.0f %.0f %.0f %.0f %.0f', state, epoch, till, cool, successes, reference, closed)
+      'HSET', KEYS[1], 'p', permits,
+      's', breaker_text(state, epoch, till, cool, successes, reference, closed)
     )
   end
   if reason == 7 then
     -- A new window, and a ramp whose bucket holds one.
-    call('HSET', KEYS[1], 'w', '', 'a', format('%.0f %.0f', UNIT, now))
+    call('HSET', KEYS[1], 'w', '', 'a', format('%d %d', UNIT, now))
   elseif window_text then
-    call('HSET', KEYS[1], 'k', clock_text, 'w', window_text)
+    call('HSET', KEYS[1], 'w', window_text)
   elseif reshaped then
-    call('HSET', KEYS[1], 'k', clock_text, 'w', '')
+    call('HSET', KEYS[1], 'w', '')
   end
   if reason >= 0 and state == 2 then
     call('HSET', KEYS[1], 'o', opener)
   end
   if head then
-    call('HSET', KEYS[1], 'c', rules, 'm', head)
-    call('PEXPIRE', KEYS[1], lifetime(rules))
+    call('HSET', KEYS[1], 'c', head)
   end
 end
 local open_for = state == 2 and max(0, till - now) or 0
@@ -223,10 +254,10 @@ if reason >= 0 then
   redis.pcall(
     'PUBLISH', ARGV[4],
     match(KEYS[1], '{(%w+)}')
-      .. format(' %.0f %d %d %d %.0f %.0f %.0f %.0f %.0f ', epoch, from, state, reason, open_for, calls, failures, slow, stalls)
+      .. format(' %d %d %d %d %d %d %d %d %d ', epoch, from, state, reason, open_for, calls, failures, slow, stalls)
       .. tag .. ' ' .. opener
   )
 end
 return {
-  state, epoch, open_for, ceil(forgiven / UNIT), from, from >= 0 and state or -1, reason, calls, failures, slow, stalls,
+  state, epoch, open_for, math.ceil(forgiven / UNIT), reason, calls, failures, slow, stalls,
 }

@@ -1,6 +1,8 @@
 -- Numbers and time.
-local call, match, gmatch, format, sub = redis.call, string.match, string.gmatch, string.format, string.sub
-local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
+--
+-- Every function that a script defines is made anew in each call, and every local it closes over costs again.
+-- So what is rarely needed reaches the library through globals and methods (`text:match`), not through these.
+local call, match, format, floor, max, min = redis.call, string.match, string.format, math.floor, math.max, math.min
 
 -- Doubles hold every integer below this one.
 local LIMIT = 9007199254740992
@@ -16,6 +18,6 @@ local function clock(last, offset, server)
   if server >= last then
     return server, 0
   end
-  local now = max(server + offset, last)
+  local now = math.max(server + offset, last)
   return now, now - server
 end

@@ -2,6 +2,8 @@
 //! per call, from INFO commandstats, and the round trip seen here).
 //!
 //! `cargo run --release -p sluice-state --example measure -- [redis://127.0.0.1:6379]`
+//!
+//! `SLUICE_MEASURE_CALLS` (100,000): few are enough under `valgrind --tool=callgrind`, which counts instructions.
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "it measures, and says what it found")]
 
 use std::error::Error;
@@ -13,9 +15,13 @@ use sluice_core::policy::{Credential, Group, Mode, Provider, Pushback, Quota, Ru
 use sluice_core::target_id::TargetId;
 use sluice_state::{AgentTag, EmbeddedHome, Home as _, RedisConfig, RedisHome};
 
-const CALLS: u32 = 100_000;
 /// A busy machine is measured, not given up on.
 const PATIENT: Duration = Duration::from_secs(10);
+
+fn calls() -> u32 {
+    let named = std::env::var("SLUICE_MEASURE_CALLS").ok();
+    named.and_then(|text| text.parse().ok()).unwrap_or(100_000)
+}
 
 fn target(limited: bool) -> TargetPolicy {
     let quota = Quota {
@@ -68,14 +74,14 @@ fn settle_ask(nonce: u128, admitted: &AdmitReply) -> SettleAsk {
 }
 
 fn per_call(what: &str, took: Duration) {
-    println!("{what:<44} {:>8.2} µs", took.as_secs_f64() * 1e6 / f64::from(CALLS));
+    println!("{what:<44} {:>8.2} µs", took.as_secs_f64() * 1e6 / f64::from(calls()));
 }
 
 fn embedded(agent: &AgentTag, limited: bool) -> Result<(), Box<dyn Error>> {
     let home = EmbeddedHome::new()?;
     let target = target(limited);
     let (mut admits, mut settles) = (Duration::ZERO, Duration::ZERO);
-    for nonce in 0..u128::from(CALLS) {
+    for nonce in 0..u128::from(calls()) {
         let started = Instant::now();
         let admitted = home.admit_now(agent, &target, &admit_ask(nonce))?;
         let between = Instant::now();
@@ -102,10 +108,10 @@ async fn shared(agent: &AgentTag, url: &str, limited: bool) -> Result<(), Box<dy
     let quota = if limited { "with quota" } else { "no quota" };
     let mut connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
     let base = u128::from(std::process::id()) << 64;
-    let mut epochs = Vec::with_capacity(CALLS as usize);
+    let mut epochs = Vec::with_capacity(calls() as usize);
     reset(&mut connection).await?;
     let started = Instant::now();
-    for nonce in 0..u128::from(CALLS) {
+    for nonce in 0..u128::from(calls()) {
         epochs.push(home.admit(agent, &target, &admit_ask(base + nonce)).await?);
     }
     per_call(&format!("redis admit, {quota}: round trip, one by one"), started.elapsed());

@@ -115,18 +115,25 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// From, to and reason; the caller fills in the counts.
+    /// By its reason, which says from where to where; the caller fills in the counts.
     fn transition(&mut self, epoch: u64) -> Result<Option<Transition>, ReplyError> {
-        let from = self.choice(&BreakerState::ALL)?;
-        let to = self.choice(&BreakerState::ALL)?;
         let reason = self.choice(&TransitionReason::ALL)?;
-        match (from, to, reason) {
-            (None, None, None) => Ok(None),
-            (Some(from), Some(to), Some(reason)) => {
-                Ok(Some(Transition { from, to, reason, epoch, counts: WindowCounts::default() }))
-            }
-            _ => Err(self.error("a whole transition or none")),
+        Ok(reason.map(|reason| {
+            let (from, to) = ends(reason);
+            Transition { from, to, reason, epoch, counts: WindowCounts::default() }
+        }))
+    }
+}
+
+const fn ends(reason: TransitionReason) -> (BreakerState, BreakerState) {
+    use TransitionReason as Reason;
+    match reason {
+        Reason::FailureRate | Reason::SlowRate | Reason::StallRate | Reason::Consecutive => {
+            (BreakerState::Closed, BreakerState::Open)
         }
+        Reason::CooldownEnded => (BreakerState::Open, BreakerState::HalfOpen),
+        Reason::ProbeFailed | Reason::ProbeThrottled => (BreakerState::HalfOpen, BreakerState::Open),
+        Reason::ProbesSucceeded => (BreakerState::HalfOpen, BreakerState::Closed),
     }
 }
 
@@ -135,7 +142,7 @@ impl<'a> Reader<'a> {
 /// # Errors
 /// [`ReplyError`] names the element that is wrong.
 pub fn decode_admit(items: &[ReplyItem]) -> Result<AdmitReply, ReplyError> {
-    let mut r = Reader::new("admit", items, 12)?;
+    let mut r = Reader::new("admit", items, 10)?;
     let answer = r.required(&AdmitAnswer::ALL)?;
     let observed = r.choice(&AdmitAnswer::ALL)?;
     let retry_after = r.millis()?;
@@ -160,7 +167,7 @@ pub fn decode_admit(items: &[ReplyItem]) -> Result<AdmitReply, ReplyError> {
 /// # Errors
 /// [`ReplyError`] names the element that is wrong.
 pub fn decode_settle(items: &[ReplyItem]) -> Result<SettleReply, ReplyError> {
-    let mut r = Reader::new("settle", items, 11)?;
+    let mut r = Reader::new("settle", items, 9)?;
     let state = r.required(&BreakerState::ALL)?;
     let epoch = r.count()?;
     let open_for = r.millis()?;

@@ -2,7 +2,7 @@
 //!
 //! The numbers of an ask and those of each group of settings travel as one argument each, separated by
 //! spaces. That is fewer bytes and fewer objects in Redis than an argument per number, the script takes one
-//! apart with one pattern, and the text of the settings is their own fingerprint.
+//! apart with one pattern, and the text of the settings, their revision in front, is their own fingerprint.
 //!
 //! Breaker settings: window kind (0 time, 1 count), span ms or calls, buckets, minimum calls, failure %,
 //! slow %, stall %, consecutive failures, cool-down ms, jitter %, growth %, longest cool-down ms, probes at a
@@ -82,8 +82,7 @@ pub fn encode_admit(agent: &AgentTag, target: &TargetPolicy, ask: &AdmitAsk) -> 
     let mut ask_text = String::with_capacity(64);
     let _ = write!(
         ask_text,
-        "{} {} {} {share} {} {} {}",
-        revision(target),
+        "{} {} {share} {} {} {}",
         flags(target),
         ask.tokens.min(MAX_TOKENS),
         millis(ask.lease).min(MAX_MS),
@@ -92,7 +91,15 @@ pub fn encode_admit(agent: &AgentTag, target: &TargetPolicy, ask: &AdmitAsk) -> 
     );
     let mut keys = keys(target, ask.nonce);
     keys.extend(tenant_key);
-    Call { keys, args: vec![ask_text, breaker_settings(target), quota_settings(target), CHANNEL.to_owned()] }
+    Call {
+        keys,
+        args: vec![
+            ask_text,
+            breaker_settings(target, revision(target)),
+            quota_settings(target, revision(target)),
+            CHANNEL.to_owned(),
+        ],
+    }
 }
 
 /// `settle.lua`.
@@ -100,7 +107,7 @@ pub fn encode_admit(agent: &AgentTag, target: &TargetPolicy, ask: &AdmitAsk) -> 
 pub fn encode_settle(agent: &AgentTag, target: &TargetPolicy, ask: &SettleAsk) -> Call {
     let (tenant_key, share) = tenant(target, ask.tenant.as_deref());
     let mut text = String::with_capacity(64);
-    let _ = write!(text, "{} {} {} ", revision(target), ask.epoch.min(1 << 52), verdict_code(ask.verdict));
+    let _ = write!(text, "{} {} ", ask.epoch.min(1 << 52), verdict_code(ask.verdict));
     if let Settlement::Used(tokens) = ask.tokens {
         let _ = write!(text, "{}", tokens.min(MAX_TOKENS));
     }
@@ -119,8 +126,8 @@ pub fn encode_settle(agent: &AgentTag, target: &TargetPolicy, ask: &SettleAsk) -
         keys,
         args: vec![
             text,
-            breaker_settings(target),
-            quota_settings(target),
+            breaker_settings(target, revision(target)),
+            quota_settings(target, revision(target)),
             CHANNEL.to_owned(),
             traceparent.to_owned(),
         ],
@@ -133,25 +140,21 @@ pub fn encode_view(target: &TargetPolicy) -> Call {
     let id = target.id.as_str();
     Call {
         keys: vec![Keys::breaker(id), Keys::quota(id)],
-        args: vec![breaker_settings(target), quota_settings(target)],
+        // Revision 0: whoever only looks replaces nothing.
+        args: vec![breaker_settings(target, 0), quota_settings(target, 0)],
     }
 }
 
 /// `adopt.lua`.
 #[must_use]
 pub fn encode_adopt(target: &TargetPolicy, seen: &TargetView) -> Call {
-    let text = format!(
-        "{} {} {} {}",
-        revision(target),
-        seen.state as u8,
-        seen.epoch.min(1 << 52),
-        millis(seen.open_for).min(MAX_MS)
-    );
+    let text =
+        format!("{} {} {}", seen.state as u8, seen.epoch.min(1 << 52), millis(seen.open_for).min(MAX_MS));
     Call {
         keys: vec![Keys::breaker(target.id.as_str())],
         args: vec![
             text,
-            breaker_settings(target),
+            breaker_settings(target, revision(target)),
             seen.opened_by.as_deref().filter(|text| is_traceparent(text)).unwrap_or("").to_owned(),
         ],
     }
@@ -189,8 +192,8 @@ fn verdict_code(verdict: Option<Verdict>) -> u8 {
     verdict.map_or(7, |verdict| verdict as u8)
 }
 
-/// Sixteen numbers; see the head of this file.
-fn breaker_settings(target: &TargetPolicy) -> String {
+/// The revision and sixteen numbers; see the head of this file.
+fn breaker_settings(target: &TargetPolicy, revision: u64) -> String {
     let b: &Breaker = &target.rules.breaker.rules;
     let (kind, span, buckets) = match b.window {
         Window::Time { span, buckets } => {
@@ -202,7 +205,7 @@ fn breaker_settings(target: &TargetPolicy) -> String {
     let mut text = String::with_capacity(72);
     let _ = write!(
         text,
-        "{kind} {span} {buckets} {} {} {} {} {} {} {} {} {} {} {} {} {}",
+        "{revision} {kind} {span} {buckets} {} {} {} {} {} {} {} {} {} {} {} {} {}",
         b.minimum_calls,
         b.failure_percent,
         b.slow.percent,
@@ -220,8 +223,8 @@ fn breaker_settings(target: &TargetPolicy) -> String {
     text
 }
 
-/// Ten numbers, of which two may be absent; see the head of this file.
-fn quota_settings(target: &TargetPolicy) -> String {
+/// The revision and ten numbers, of which two may be absent; see the head of this file.
+fn quota_settings(target: &TargetPolicy, revision: u64) -> String {
     let unlimited = Quota {
         tokens_per_minute: None,
         burst_tokens: 0,
@@ -232,7 +235,8 @@ fn quota_settings(target: &TargetPolicy) -> String {
     };
     let quota = target.rules.quota.as_ref().map_or(&unlimited, |group| &group.rules);
     let reserved: u32 = quota.tenants.iter().map(|share| share.reserved_percent).sum();
-    let mut text = String::with_capacity(56);
+    let mut text = String::with_capacity(64);
+    let _ = write!(text, "{revision} ");
     if let Some(tokens) = quota.tokens_per_minute {
         let _ = write!(text, "{}", tokens.min(MAX_TOKENS));
     }
