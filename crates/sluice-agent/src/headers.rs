@@ -60,7 +60,13 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) -> Result<(), ProtectedH
 }
 
 /// The same of an answer, where nothing is refused: what `Connection` may not take away just stays.
+///
+/// An answer with `Transfer-Encoding` was read by it, so a `Content-Length` beside it says nothing true (RFC 9112
+/// § 6.3): sent on, it would make the client take the next answer's bytes for the rest of this one.
 pub(crate) fn strip_hop_by_hop_of_answer(headers: &mut HeaderMap) {
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        headers.remove(header::CONTENT_LENGTH);
+    }
     let mut named = named_by_connection(headers);
     named.retain(|name| !PROTECTED.contains(name));
     strip(headers, &named);
@@ -145,6 +151,17 @@ mod tests {
         headers.insert("content-type", HeaderValue::from_static("text/html"));
         strip_hop_by_hop_of_answer(&mut headers);
         assert_eq!(headers, map(&[("content-type", "text/html")]));
+    }
+
+    #[test]
+    fn an_answer_of_two_lengths_loses_the_one_that_was_not_read_by() {
+        let mut headers = map(&[("content-length", "5"), ("transfer-encoding", "chunked"), ("x-kept", "1")]);
+        strip_hop_by_hop_of_answer(&mut headers);
+        assert_eq!(headers, map(&[("x-kept", "1")]));
+
+        let mut headers = map(&[("content-length", "5")]);
+        strip_hop_by_hop_of_answer(&mut headers);
+        assert_eq!(headers, map(&[("content-length", "5")]));
     }
 
     #[test]

@@ -76,21 +76,18 @@ impl Upstream {
 }
 
 fn fault(error: &ClientError) -> SendFault {
-    if !error.is_connect() {
-        return SendFault::Reset;
-    }
-    let mut cause = error.source();
+    if error.is_connect() { connect_fault(error.source()) } else { SendFault::Reset }
+}
+
+fn connect_fault(mut cause: Option<&(dyn std::error::Error + 'static)>) -> SendFault {
     while let Some(error) = cause {
-        if error.is::<rustls::Error>() {
+        if is_tls(error) {
             return SendFault::Tls;
         }
-        if let Some(io) = error.downcast_ref::<std::io::Error>() {
-            if io.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>) {
-                return SendFault::Tls;
-            }
-            if io.kind() == std::io::ErrorKind::TimedOut {
-                return SendFault::Timeout;
-            }
+        if let Some(io) = error.downcast_ref::<std::io::Error>()
+            && io.kind() == std::io::ErrorKind::TimedOut
+        {
+            return SendFault::Timeout;
         }
         // hyper-util's connector says so in words only.
         if error.to_string().starts_with("dns error") {
@@ -99,6 +96,16 @@ fn fault(error: &ClientError) -> SendFault {
         cause = error.source();
     }
     SendFault::Connect
+}
+
+/// An I/O error that wraps another is not in the other's chain of sources: `source()` steps over what it wraps.
+/// hyper-rustls wraps tokio-rustls' error, which wraps that of rustls.
+fn is_tls(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.is::<rustls::Error>()
+        || error
+            .downcast_ref::<std::io::Error>()
+            .and_then(std::io::Error::get_ref)
+            .is_some_and(|wrapped| is_tls(wrapped))
 }
 
 /// A target's endpoint, taken apart once.
@@ -206,6 +213,21 @@ pub(crate) fn request(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refused_handshake_is_found_however_often_it_is_wrapped() {
+        use std::io::{Error, ErrorKind};
+        let refused = || rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        let once = Error::new(ErrorKind::InvalidData, refused());
+        let twice = Error::other(Error::new(ErrorKind::InvalidData, refused()));
+        for error in [once, twice] {
+            assert!(matches!(connect_fault(Some(&error)), SendFault::Tls));
+        }
+        let refused = Error::from(ErrorKind::ConnectionRefused);
+        assert!(matches!(connect_fault(Some(&refused)), SendFault::Connect));
+        let late = Error::from(ErrorKind::TimedOut);
+        assert!(matches!(connect_fault(Some(&late)), SendFault::Timeout));
+    }
 
     #[test]
     fn the_version_segment_is_the_endpoints() {
