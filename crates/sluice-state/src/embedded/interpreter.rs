@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use mlua::state::{GcIncParams, GcMode};
-use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
+use mlua::{BString, Function, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
-use super::commands::{Refused, Server};
+use super::commands::{MAX_WORDS, Refused, Server, not_a_word};
 use super::keyspace::{MAX_KEYS, Stored};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::script::{Call, ReplyItem, ScriptName};
@@ -43,8 +43,21 @@ const GLOBALS: [&str; 23] = [
 /// A collection begins when memory has grown to this percentage of what the last one left.
 const GC_PAUSE: std::ffi::c_int = 800;
 
+/// Around a script: returns the elements of its reply one by one, which is cheaper to read than a table, or the
+/// text of its error behind `false`.
+const SPREAD: &str = "
+local script, unpack = ..., unpack
+return function()
+  local reply = script()
+  if reply.err then
+    return false, reply.err
+  end
+  return unpack(reply)
+end";
+
 pub(super) struct Interpreter {
-    lua: Lua,
+    /// Tables and functions hold it weakly.
+    _lua: Lua,
     keys: Table,
     argv: Table,
     scripts: [Function; 4],
@@ -80,14 +93,16 @@ impl Interpreter {
         globals.raw_set("ARGV", &argv)?;
         protect(&lua, &globals)?;
         let mut scripts = Vec::with_capacity(4);
+        let spread = lua.load(SPREAD).set_name("spread").into_function()?;
         for name in ScriptName::ALL {
             // The shebang is Redis' own; a blank line in its place keeps line numbers.
             let text = name.script().text();
             let body = text.split_once('\n').map_or("", |(_, body)| body);
-            scripts.push(lua.load(format!("\n{body}")).set_name(name.as_str()).into_function()?);
+            let script = lua.load(format!("\n{body}")).set_name(name.as_str()).into_function()?;
+            scripts.push(spread.call::<Function>(script)?);
         }
         let scripts = scripts.try_into().map_err(|_| mlua::Error::runtime("four scripts"))?;
-        Ok(Self { lua, keys, argv, scripts, server, publications })
+        Ok(Self { _lua: lua, keys, argv, scripts, server, publications })
     }
 
     pub(super) fn run(
@@ -110,13 +125,13 @@ impl Interpreter {
         }
         let reply = self.call(name, call);
         self.publish();
-        reply.map_err(|error| script_error(&error)).and_then(|value| reply_items(&value))
+        reply.map_err(|error| script_error(&error)).and_then(reply_items)
     }
 
-    fn call(&self, name: ScriptName, call: &Call) -> mlua::Result<Value> {
-        fill(&self.lua, &self.keys, &call.keys)?;
-        fill(&self.lua, &self.argv, &call.args)?;
-        self.scripts[name as usize].call::<Value>(())
+    fn call(&self, name: ScriptName, call: &Call) -> mlua::Result<MultiValue> {
+        fill(&self.keys, &call.keys)?;
+        fill(&self.argv, &call.args)?;
+        self.scripts[name as usize].call::<MultiValue>(())
     }
 
     fn publish(&self) {
@@ -141,10 +156,10 @@ impl Interpreter {
     }
 }
 
-fn fill(lua: &Lua, table: &Table, words: &[String]) -> mlua::Result<()> {
+fn fill(table: &Table, words: &[String]) -> mlua::Result<()> {
     let before = table.raw_len();
     for (index, word) in words.iter().enumerate() {
-        table.raw_seti(index + 1, lua.create_string(word)?)?;
+        table.raw_seti(index + 1, word.as_str())?;
     }
     for index in words.len()..before {
         table.raw_seti(index + 1, Value::Nil)?;
@@ -158,16 +173,15 @@ fn redis_table(lua: &Lua, server: &Arc<Mutex<Server>>) -> mlua::Result<Table> {
     let at = Arc::clone(server);
     redis.set(
         "call",
-        lua.create_function(move |lua, args: MultiValue| {
-            at.lock().call(lua, &args).map_err(|Refused(why)| mlua::Error::runtime(why))
+        lua.create_function(move |lua, words: Words| {
+            command(lua, &at, words).map_err(|Refused(why)| mlua::Error::runtime(why))
         })?,
     )?;
     let at = Arc::clone(server);
     redis.set(
         "pcall",
-        lua.create_function(move |lua, args: MultiValue| {
-            let reply = at.lock().call(lua, &args);
-            reply.or_else(|Refused(why)| error_reply(lua, &why))
+        lua.create_function(move |lua, words: Words| {
+            command(lua, &at, words).or_else(|Refused(why)| error_reply(lua, &why))
         })?,
     )?;
     redis.set(
@@ -175,6 +189,25 @@ fn redis_table(lua: &Lua, server: &Arc<Mutex<Server>>) -> mlua::Result<Table> {
         lua.create_function(|lua, why: mlua::LuaString| error_reply(lua, &why.to_string_lossy()))?,
     )?;
     Ok(redis)
+}
+
+type Word = Option<BString>;
+
+/// The words of a command. A tuple, because its elements are copied straight from the stack, where a list of
+/// values makes a reference of each, which costs several times as much.
+type Words = (Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word);
+
+fn command(lua: &Lua, server: &Mutex<Server>, words: Words) -> Result<Value, Refused> {
+    let (w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, beyond) = words;
+    if beyond.is_some() {
+        return Err(not_a_word());
+    }
+    let words: [Word; MAX_WORDS] = [w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12];
+    let given = words.iter().take_while(|word| word.is_some()).count();
+    if words[given..].iter().any(Option::is_some) {
+        return Err(not_a_word());
+    }
+    server.lock().call(lua, &words.map(Option::unwrap_or_default)[..given])
 }
 
 fn error_reply(lua: &Lua, why: &str) -> mlua::Result<Value> {
@@ -212,23 +245,19 @@ fn script_error(error: &mlua::Error) -> StoreError {
 }
 
 /// Converts as Redis does: numbers lose their fraction, `err` is an error.
-fn reply_items(value: &Value) -> Result<Vec<ReplyItem>, StoreError> {
-    let bad = |what: &str| StoreError::new(StoreErrorKind::BadReply, what.to_owned());
-    let Value::Table(table) = value else { return Err(bad("the script returned no table")) };
-    let len = table.raw_len();
-    if len == 0
-        && let Ok(Some(why)) = table.raw_get::<Option<String>>("err")
-    {
+fn reply_items(values: MultiValue) -> Result<Vec<ReplyItem>, StoreError> {
+    if let (Some(Value::Boolean(false)), Some(Value::String(why))) = (values.front(), values.get(1)) {
+        let why = why.to_string_lossy();
         return Err(StoreError::new(StoreErrorKind::of_message(&why), why));
     }
-    let mut items = Vec::with_capacity(len);
-    for index in 1..=len {
-        items.push(match table.raw_get::<Value>(index) {
-            Ok(Value::Number(n)) => ReplyItem::Integer(n as i64),
-            Ok(Value::Integer(n)) => ReplyItem::Integer(n),
-            Ok(Value::String(text)) => ReplyItem::Text(text.to_string_lossy()),
-            _ => return Err(bad("the script returned something that is neither integer nor text")),
-        });
-    }
-    Ok(items)
+    let item = |value| match value {
+        Value::Number(n) => Ok(ReplyItem::Integer(n as i64)),
+        Value::Integer(n) => Ok(ReplyItem::Integer(n)),
+        Value::String(text) => Ok(ReplyItem::Text(text.to_string_lossy())),
+        _ => Err(StoreError::new(
+            StoreErrorKind::BadReply,
+            "the script returned something that is neither integer nor text".to_owned(),
+        )),
+    };
+    values.into_iter().map(item).collect()
 }

@@ -202,25 +202,45 @@ fn breaker_settings(target: &TargetPolicy, revision: u64) -> String {
         }
         Window::Count { calls } => (1, u64::from(calls.clamp(1, 1_000)), 0),
     };
-    let mut text = String::with_capacity(72);
-    let _ = write!(
-        text,
-        "{revision} {kind} {span} {buckets} {} {} {} {} {} {} {} {} {} {} {} {} {}",
-        b.minimum_calls,
-        b.failure_percent,
-        b.slow.percent,
-        b.stall_percent,
-        b.consecutive_failures,
+    let mut text = String::with_capacity(80);
+    for number in [
+        revision,
+        kind,
+        span,
+        u64::from(buckets),
+        u64::from(b.minimum_calls),
+        u64::from(b.failure_percent),
+        u64::from(b.slow.percent),
+        u64::from(b.stall_percent),
+        u64::from(b.consecutive_failures),
         millis(b.cooldown.base).min(MAX_MS),
-        b.cooldown.jitter_percent.min(100),
-        b.cooldown.growth_percent,
+        u64::from(b.cooldown.jitter_percent.min(100)),
+        u64::from(b.cooldown.growth_percent),
         millis(b.cooldown.max).min(MAX_MS),
-        b.probes.concurrency.clamp(1, 16),
-        b.probes.successes.max(1),
+        u64::from(b.probes.concurrency.clamp(1, 16)),
+        u64::from(b.probes.successes.max(1)),
         millis(b.ramp.duration).min(MAX_MS),
-        b.ramp.initial_percent.min(100),
-    );
+    ] {
+        push_number(&mut text, number);
+        text.push(' ');
+    }
+    push_number(&mut text, u64::from(b.ramp.initial_percent.min(100)));
     text
+}
+
+/// In decimal. The formatter's way costs several times as much, and every call writes some forty numbers.
+fn push_number(text: &mut String, mut number: u64) {
+    let mut digits = [b'0'; 20];
+    let mut from = digits.len();
+    loop {
+        from -= 1;
+        digits[from] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    text.push_str(str::from_utf8(&digits[from..]).unwrap_or_default());
 }
 
 /// The revision and ten numbers, of which two may be absent; see the head of this file.
@@ -235,27 +255,26 @@ fn quota_settings(target: &TargetPolicy, revision: u64) -> String {
     };
     let quota = target.rules.quota.as_ref().map_or(&unlimited, |group| &group.rules);
     let reserved: u32 = quota.tenants.iter().map(|share| share.reserved_percent).sum();
-    let mut text = String::with_capacity(64);
-    let _ = write!(text, "{revision} ");
-    if let Some(tokens) = quota.tokens_per_minute {
-        let _ = write!(text, "{}", tokens.min(MAX_TOKENS));
-    }
-    let _ = write!(text, " {} ", quota.burst_tokens.min(MAX_TOKENS));
-    if let Some(requests) = quota.requests_per_minute {
-        let _ = write!(text, "{}", requests.min(MAX_TOKENS));
-    }
     let p = &quota.pushback;
-    let _ = write!(
-        text,
-        " {} {} {} {} {} {} {}",
-        reserved.min(100),
-        millis(p.max_pause).min(MAX_MS),
-        millis(p.default_pause).min(MAX_MS),
-        p.shrink_percent.min(100),
-        p.floor_percent.min(100),
-        p.recovery_percent_per_second,
-        millis(p.recovery_delay).min(MAX_MS),
-    );
+    let mut text = String::with_capacity(64);
+    for number in [
+        Some(revision),
+        quota.tokens_per_minute.map(|tokens| tokens.min(MAX_TOKENS)),
+        Some(quota.burst_tokens.min(MAX_TOKENS)),
+        quota.requests_per_minute.map(|requests| requests.min(MAX_TOKENS)),
+        Some(u64::from(reserved.min(100))),
+        Some(millis(p.max_pause).min(MAX_MS)),
+        Some(millis(p.default_pause).min(MAX_MS)),
+        Some(u64::from(p.shrink_percent.min(100))),
+        Some(u64::from(p.floor_percent.min(100))),
+        Some(u64::from(p.recovery_percent_per_second)),
+    ] {
+        if let Some(number) = number {
+            push_number(&mut text, number);
+        }
+        text.push(' ');
+    }
+    push_number(&mut text, millis(p.recovery_delay).min(MAX_MS));
     text
 }
 
