@@ -6,7 +6,9 @@
 //!
 //! Edge rules
 //! - A file that does not parse, or cannot be read, holds everything last read from it and not read from
-//!   elsewhere in the same pass; an invalid document holds its own object; everything else applies.
+//!   elsewhere in the same pass; so does a document that does not tell which object it is, such as one with a
+//!   mistake in its kind. An invalid document holds its own object; everything else applies.
+//! - Only regular files are read: reading a pipe would wait for its writer for ever.
 //! - A file that is empty now holds what it had: a shell empties a file before it writes it. To delete, remove the
 //!   object or the file.
 //! - What no file names any more is deleted. An object that moves to another file stays the same object.
@@ -83,6 +85,11 @@ impl Changes {
     }
 }
 
+/// Whether a directory's objects are of this kind. A document of another one names no object of ours.
+fn is_read(object: &ObjectName) -> bool {
+    kind(object).is_some() || object.kind == "Secret"
+}
+
 /// `None`: a Secret.
 fn kind(object: &ObjectName) -> Option<ObjectKind> {
     [ObjectKind::ModelRoute, ObjectKind::ReliabilityPolicy]
@@ -140,9 +147,13 @@ fn read(path: &Path) -> Result<Vec<SourceFile>, UnreadableDirectory> {
     Ok(files)
 }
 
-/// Looks at the size before it reads: a file of any size may lie in a directory.
+/// Looks before it reads: a file of any size and kind may lie in a directory.
 fn text(file: &Path) -> Result<String, String> {
-    let bytes = std::fs::metadata(file).map_err(|error| error.to_string())?.len();
+    let metadata = std::fs::metadata(file).map_err(|error| error.to_string())?;
+    if !metadata.is_file() {
+        return Err("is no regular file".to_owned());
+    }
+    let bytes = metadata.len();
     if bytes > check::MAX_TEXT_BYTES as u64 {
         return Err(format!("the file has {bytes} bytes, at most {} are read", check::MAX_TEXT_BYTES));
     }
@@ -204,7 +215,7 @@ impl Memory {
 
     fn document(&mut self, pass: &mut Pass, file: &str, document: check::Document, now_ms: u64) {
         let here = format!("{file}:{}", document.line);
-        let Some(object) = document.object else {
+        let Some(object) = document.object.filter(is_read) else {
             if let Err(problems) = document.outcome {
                 let why = problems.first().map_or_else(String::new, ToString::to_string);
                 pass.unreadable.entry(file.to_owned()).or_insert(why);
@@ -212,9 +223,6 @@ impl Memory {
             }
             return;
         };
-        if matches!(document.outcome, Ok(Resource::Other)) {
-            return;
-        }
         if let Some(first) = pass.seen.get(&object) {
             let problem = Problem {
                 object: Some(object.to_string()),

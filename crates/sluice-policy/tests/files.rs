@@ -163,6 +163,25 @@ fn an_invalid_document_holds_its_object_alone() {
 }
 
 #[test]
+fn a_mistake_in_the_kind_holds_the_object_and_its_correction_deletes_nothing_else() {
+    let mut source = Source::default();
+    // A Secret of the same name: whatever is done to the unknown kind must not be done to it.
+    let keys = file("keys.yaml", &secret("sk-1"));
+    let written = route("keys", "gpt-4o");
+    source.take(&[keys.clone(), file("route.yaml", &written)], 1);
+
+    let mistaken = written.replace("kind: ModelRoute", "kind: ModelRout");
+    let changes = source.take(&[keys.clone(), file("route.yaml", &mistaken)], 2);
+    assert_eq!(names(&changes), (0, vec!["keys"], vec![]));
+    assert_eq!(changes.held[0].0.kind, "ModelRoute");
+    assert!(changes.problems[0].to_string().contains("did you mean ModelRoute?"), "{}", changes.problems[0]);
+
+    let changes = source.take(&[keys, file("route.yaml", &written)], 3);
+    assert_eq!(names(&changes), (1, vec![], vec![]));
+    assert!(changes.problems.is_empty());
+}
+
+#[test]
 fn the_first_of_two_definitions_counts() {
     let mut source = Source::default();
     let twice = [file("a.yaml", &route("chat", "m")), file("b.yaml", &route("chat", "n"))];
@@ -216,6 +235,12 @@ fn a_directory_is_read_by_name_and_a_missing_one_changes_nothing() {
     let unreadable = directory.reload(2).unwrap();
     assert_eq!(names(&unreadable), (0, vec!["p"], vec![]));
     assert!(unreadable.problems[0].file.ends_with("b.yml"));
+
+    // A pipe's reader would wait for ever; a socket stands in for it, as std can make one.
+    let _socket = std::os::unix::net::UnixListener::bind(path.join("d.yaml")).unwrap();
+    let odd = directory.reload(2).unwrap();
+    assert!(odd.problems[1].to_string().contains("d.yaml: is no regular file"), "{}", odd.problems[1]);
+    std::fs::remove_file(path.join("d.yaml")).unwrap();
 
     let aside = place.path().join("aside");
     std::fs::rename(&path, &aside).unwrap();
