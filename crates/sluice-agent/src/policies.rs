@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use sluice_core::defaults::streaming::BODY_BYTES;
 use sluice_core::policy::{OtherPaths, RoutePolicy, WireFormat};
 use sluice_core::route_match::RouteIndex;
 use sluice_core::target_id::TargetId;
@@ -17,7 +18,8 @@ pub(crate) struct Policies {
     pub(crate) version: Arc<str>,
     pub(crate) routes: Vec<Arc<Route>>,
     index: RouteIndex,
-    /// The largest body that any route takes: what is read before the route is known.
+    /// The largest body that any route takes: what is read before the route is known. Without a route the
+    /// built-in one, so that the answer is that nothing serves the model, not that the body is too large.
     pub(crate) body_bytes: u64,
 }
 
@@ -31,7 +33,7 @@ pub(crate) struct Route {
 
 impl Policies {
     pub(crate) fn empty() -> Self {
-        Self { version: "".into(), routes: Vec::new(), index: RouteIndex::default(), body_bytes: 0 }
+        Self { version: "".into(), routes: Vec::new(), index: RouteIndex::default(), body_bytes: BODY_BYTES }
     }
 
     pub(crate) fn build(set: &PolicySet, registry: &TargetRegistry, metrics: &Metrics) -> Self {
@@ -41,9 +43,8 @@ impl Policies {
         let targets = || routes.iter().flat_map(|route| &route.targets);
         let named: HashSet<&TargetId> = targets().map(|target| &target.policy.id).collect();
         registry.retain(|id| named.contains(id));
-        let body_bytes =
-            targets().map(|target| target.policy.rules.streaming.rules.body_bytes).max().unwrap_or(0);
-        Self { version: set.version.clone(), index, routes, body_bytes }
+        let body_bytes = targets().map(|target| target.policy.rules.streaming.rules.body_bytes).max();
+        Self { version: set.version.clone(), index, routes, body_bytes: body_bytes.unwrap_or(BODY_BYTES) }
     }
 
     /// The route that serves a model to clients of a format.

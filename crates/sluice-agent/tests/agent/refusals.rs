@@ -131,6 +131,12 @@ async fn an_unknown_model_or_path_is_not_found() {
         (answer.status.as_u16(), answer.json()["error"]["code"].as_str()),
         (404, Some("unknown_path"))
     );
+    // Nor is there a largest body where there is no route at all.
+    let answer = World::new(Vec::new()).await.ask("/v1/chat/completions", &[], &chat(false)).await;
+    assert_eq!(
+        (answer.status.as_u16(), answer.json()["error"]["code"].as_str()),
+        (404, Some("model_not_found"))
+    );
 }
 
 #[tokio::test]
