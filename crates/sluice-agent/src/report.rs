@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use sluice_core::admission::{BreakerState, TargetView};
 use sluice_core::target_id::TargetId;
@@ -133,11 +134,15 @@ async fn target_state(shared: &Shared, target: &Arc<Target>) -> TargetState {
         tokens_after_disconnect: metrics.tokens_after_disconnect.get(),
         ttft_p50_ms: ttft(50),
         ttft_p95_ms: ttft(95),
-        breaker: breaker(view),
+        breaker: breaker(
+            view,
+            shared.store.known(&target.policy.id).map_or(Duration::ZERO, |known| known.open_for),
+        ),
     }
 }
 
-fn breaker(view: Option<TargetView>) -> BreakerView {
+/// `not_asked`: how long this agent will not ask for a probe, its own jitter included.
+fn breaker(view: Option<TargetView>, not_asked: Duration) -> BreakerView {
     let Some(view) = view else {
         return BreakerView {
             state: "unknown",
@@ -152,11 +157,13 @@ fn breaker(view: Option<TargetView>) -> BreakerView {
             opened_by: None,
         };
     };
-    let awaiting = view.state == BreakerState::Open && view.open_for.is_zero();
+    let open_for =
+        if view.state == BreakerState::Open { view.open_for.max(not_asked) } else { view.open_for };
+    let awaiting = view.state == BreakerState::Open && open_for.is_zero();
     BreakerView {
         state: if awaiting { "awaiting-probe" } else { view.state.as_str() },
         epoch: view.epoch,
-        open_for_ms: millis(view.open_for),
+        open_for_ms: millis(open_for),
         calls: view.counts.calls,
         failures: view.counts.failures,
         slow: view.counts.slow,
