@@ -30,6 +30,8 @@ pub struct Relay {
     decoder: Decoder,
     reader: StreamReader,
     usage_chunk: UsageChunk,
+    /// Neither a frame's data nor the frame as a whole, comments and all, is held beyond this.
+    max_frame: u64,
     /// The start of an event whose end has not come.
     held: BytesMut,
     /// A frame that was cut out ended in CR at the end of its chunk: an LF may still belong to it.
@@ -44,6 +46,7 @@ impl Relay {
             decoder: Decoder::new(max_frame),
             reader: StreamReader::new(operation),
             usage_chunk,
+            max_frame: max_frame as u64,
             held: BytesMut::new(),
             cut_lf: false,
         }
@@ -54,12 +57,14 @@ impl Relay {
     pub fn push(&mut self, chunk: &Bytes, mut on_fact: impl FnMut(Fact), mut forward: impl FnMut(Bytes)) {
         let base = self.decoder.offset();
         let mut cuts: Vec<(u64, u64)> = Vec::new();
-        let (reader, usage_chunk) = (&mut self.reader, self.usage_chunk);
+        let (reader, usage_chunk, max_frame) = (&mut self.reader, self.usage_chunk, self.max_frame);
         self.decoder.push(chunk, |decoded| {
             let fact = match decoded {
                 Decoded::Event(event) => {
                     let fact = reader.read(event);
-                    if fact.usage_chunk && usage_chunk == UsageChunk::Hide {
+                    // The start of a longer frame has gone out: what is left of it must follow.
+                    let whole = event.end - event.start <= max_frame;
+                    if whole && fact.usage_chunk && usage_chunk == UsageChunk::Hide {
                         cuts.push((event.start, event.end));
                     }
                     fact
@@ -89,7 +94,8 @@ impl Relay {
         }
         // What is held is the start of one frame: it goes, whole, wherever that frame goes.
         let held_is_cut = cuts.first().is_some_and(|(start, _)| *start < base);
-        let hold = self.decoder.undispatched() && !self.decoder.skipping();
+        let frame = self.decoder.offset() - self.decoder.frame_start();
+        let hold = self.decoder.undispatched() && !self.decoder.skipping() && frame <= self.max_frame;
         let hold_from =
             if hold { self.decoder.frame_start().saturating_sub(base) as usize } else { chunk.len() };
         let frame_goes_on = hold && self.decoder.frame_start() < base;
@@ -132,7 +138,7 @@ impl Relay {
     /// line before it.
     #[must_use]
     pub fn stops_inside_event(&self) -> bool {
-        self.decoder.skipping()
+        self.decoder.skipping() || (self.decoder.undispatched() && self.held.is_empty())
     }
 
     /// Bytes held back for want of their blank line.
