@@ -83,7 +83,12 @@ impl Input {
                 .push(format!("{name}: has no *.yaml or *.yml — name a file, or a directory that has"));
         }
         for file in &inside {
-            self.read(file);
+            // Reading a pipe would wait for its writer for ever; a path that the caller names may be one.
+            if file.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+                self.add(file.display().to_string(), Err(std::io::Error::other("it is no regular file")));
+            } else {
+                self.read(file);
+            }
         }
     }
 

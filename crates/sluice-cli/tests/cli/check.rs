@@ -44,6 +44,16 @@ async fn good_manifests_pass() {
 }
 
 #[tokio::test]
+async fn what_is_no_regular_file_is_not_waited_for() {
+    let place = tempfile::tempdir().unwrap();
+    // As a pipe without a writer, which std cannot make.
+    let _socket = std::os::unix::net::UnixListener::bind(place.path().join("a.yaml")).unwrap();
+    let (status, out, _) = check(&[place.path().to_str().unwrap()]).await;
+    assert_eq!(status, Some(1), "{out}");
+    assert!(out.contains("a.yaml: cannot be read: it is no regular file"), "{out}");
+}
+
+#[tokio::test]
 async fn each_bad_manifest_is_told_with_file_line_field_and_fix() {
     let files = corpus("bad");
     assert!(files.len() > 100, "the corpus is there: {}", files.len());
