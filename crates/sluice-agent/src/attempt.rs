@@ -94,15 +94,21 @@ impl Attempt<'_> {
         };
         match response {
             Ok(response) if response.status().is_success() => self.success(flow, response).await,
-            Ok(response) => self.error_status(flow, response).await,
-            Err(fault) => {
-                flow.end_with(self.shared.clock.now(), Happening::Connect(connect_failure(fault)));
-                if let Some(grant) = flow.grant() {
-                    grant.not_charged();
-                }
-                self.failed(flow, None)
+            // A switch of protocols that nobody asked for: what follows is no HTTP.
+            Ok(response) if response.status().is_informational() => {
+                self.no_answer(flow, ConnectFailure::Protocol)
             }
+            Ok(response) => self.error_status(flow, response).await,
+            Err(fault) => self.no_answer(flow, connect_failure(fault)),
         }
+    }
+
+    fn no_answer(&self, mut flow: Box<Flow>, failure: ConnectFailure) -> Ended {
+        flow.end_with(self.shared.clock.now(), Happening::Connect(failure));
+        if let Some(grant) = flow.grant() {
+            grant.not_charged();
+        }
+        self.failed(flow, None)
     }
 
     fn outgoing(&self, body: Bytes) -> Option<http::Request<http_body_util::Full<Bytes>>> {

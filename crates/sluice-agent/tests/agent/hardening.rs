@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
 
-use crate::harness::{PATIENCE, World, chat, counts, ms, policy_set, provider, request_bytes, route, target};
+use crate::harness::{
+    PATIENCE, World, chat, counts, ms, policy_set, provider, request_bytes, route, target, target_at,
+};
+use crate::other_paths::fixed;
 
 async fn world() -> (World, sluice_provider::Provider) {
     let primary = provider("{}").await;
@@ -259,4 +262,27 @@ async fn pipelined_requests_are_answered_in_order() {
     assert_eq!(answer.matches("HTTP/1.1 200").count(), 2, "{answer}");
     let order: Vec<_> = primary.calls().iter().map(|call| call.header("x-n").unwrap().to_owned()).collect();
     assert_eq!(order, ["1", "2"]);
+}
+
+/// The body's real length is what the client must be told, or it reads the next answer as the rest of this one.
+#[tokio::test]
+async fn an_answer_of_two_lengths_reaches_the_client_with_its_own() {
+    let answer = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\ntransfer-encoding: chunked\r\n\r\n15\r\n{\"object\": \"message\"}\r\n0\r\n\r\n";
+    let (url, served) = fixed(answer).await;
+    let world = World::openai(vec![target_at("primary", &url, 0)]).await;
+    let answer = world.ask("/v1/chat/completions", &[], &chat(false)).await;
+    assert_eq!((answer.status.as_u16(), answer.header("content-length")), (200, Some("21")));
+    served.abort();
+}
+
+#[tokio::test]
+async fn a_switch_of_protocols_that_nobody_asked_for_is_a_failure() {
+    let (url, served) =
+        fixed("HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n").await;
+    let fallback = provider("{}").await;
+    let world = World::openai(vec![target_at("primary", &url, 0), target("fallback", &fallback, 1)]).await;
+    let answer = world.ask("/v1/chat/completions", &[], &chat(false)).await;
+    assert_eq!((answer.status.as_u16(), answer.header("x-sluice-served-by")), (200, Some("fallback")));
+    assert_eq!(counts(&world.target("primary").await.verdicts), [("failure", 1)].into());
+    served.abort();
 }

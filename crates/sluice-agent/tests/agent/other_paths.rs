@@ -142,7 +142,7 @@ async fn an_unknown_stream_is_not_held_back() {
 }
 
 /// A server that gives every request the same bytes.
-async fn fixed(answer: &'static str) -> (String, tokio::task::JoinHandle<()>) {
+pub async fn fixed(answer: &'static str) -> (String, tokio::task::JoinHandle<()>) {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/v1", listener.local_addr().unwrap());
