@@ -35,6 +35,8 @@ pub(crate) struct Shared {
     header_timeout: Duration,
     /// Drawn at the start: one agent's streams to the control plane have it in common.
     pub(crate) id: Arc<str>,
+    /// What this agent writes into `x-sluice-via`; drawn, so that it names nothing to a provider.
+    pub(crate) mark: u64,
     pub(crate) policies: ArcSwap<Policies>,
     pub(crate) store: Store,
     pub(crate) upstream: Upstream,
@@ -68,6 +70,7 @@ impl Agent {
         tracing::info!(agent = identity.name, seed, "agent starts");
         let random = Random::new(seed);
         let id: Arc<str> = format!("{}-{:016x}", identity.name, random.id()).into();
+        let mark = random.id();
         let home = match &state {
             StateHome::Embedded(_) => "embedded",
             StateHome::Redis(_) => "redis",
@@ -80,6 +83,7 @@ impl Agent {
         })?;
         let shared = Shared {
             id,
+            mark,
             policies: ArcSwap::from_pointee(Policies::empty()),
             store,
             upstream: Upstream::new()?,

@@ -58,6 +58,8 @@ pub(crate) enum Unreadable {
     ProtectedHeader(ProtectedHeader),
     TooManyHeaders,
     FramedTwice,
+    /// It came through this agent before, or through too many.
+    Loop,
 }
 
 impl Ask {
@@ -142,10 +144,24 @@ impl Ask {
         Ok(())
     }
 
-    /// The headers of an attempt: without the agent's own.
-    pub(crate) fn outgoing_headers(&self) -> HeaderMap {
+    /// Whether the request came through the agent of this mark before, or through more than anyone means.
+    pub(crate) fn loops(&self, mark: u64) -> bool {
+        let via = self.header(headers::VIA.as_str()).unwrap_or_default();
+        let mark = format!("{mark:016x}");
+        via.split(',').any(|one| one.trim() == mark) || via.split(',').count() > headers::VIA_MOST
+    }
+
+    /// The headers of an attempt: without the agent's own, but for the mark of its way.
+    pub(crate) fn outgoing_headers(&self, mark: u64) -> HeaderMap {
+        let via = match self.header(headers::VIA.as_str()) {
+            Some(before) => format!("{before},{mark:016x}"),
+            None => format!("{mark:016x}"),
+        };
         let mut headers = self.headers.clone();
         headers::strip_own(&mut headers);
+        if let Ok(via) = http::HeaderValue::try_from(via) {
+            headers.insert(headers::VIA, via);
+        }
         headers
     }
 

@@ -119,7 +119,7 @@ impl Attempt<'_> {
             Outgoing {
                 method: &self.ask.method,
                 uri: &self.ask.uri,
-                headers: self.ask.outgoing_headers(),
+                headers: self.ask.outgoing_headers(self.shared.mark),
                 body,
                 exchange: self.exchange.id_header(),
                 attempt: fresh_id(self.shared),
@@ -368,8 +368,10 @@ fn is_encoded(headers: &HeaderMap) -> bool {
         .is_some_and(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
+/// Whether a refused credential is the target's matter and not the caller's: also where it has none, since the
+/// caller's was taken away.
 fn own_credential(policy: &TargetPolicy) -> bool {
-    matches!(policy.credential, sluice_core::policy::Credential::Secret(_))
+    !matches!(policy.credential, sluice_core::policy::Credential::Passthrough)
 }
 
 fn connect_failure(fault: SendFault) -> ConnectFailure {

@@ -16,6 +16,10 @@ pub(crate) const SERVED_BY: HeaderName = HeaderName::from_static("x-sluice-serve
 pub(crate) const DEGRADED: HeaderName = HeaderName::from_static("x-sluice-degraded");
 /// One id for all attempts of an exchange.
 pub(crate) const EXCHANGE_ID: HeaderName = HeaderName::from_static("x-sluice-exchange-id");
+/// The agents that an exchange has come through, by their marks: how one of them sees a loop.
+pub(crate) const VIA: HeaderName = HeaderName::from_static("x-sluice-via");
+/// Marks in [`VIA`] beyond which nobody can have meant it.
+pub(crate) const VIA_MOST: usize = 8;
 /// A fresh id for each attempt.
 pub(crate) const ATTEMPT_ID: HeaderName = HeaderName::from_static("x-sluice-attempt-id");
 /// The SDKs count their own retries here.

@@ -65,6 +65,9 @@ async fn read(
     if connection.framed_twice() {
         return Err(fail(ask.format, Unreadable::FramedTwice));
     }
+    if ask.loops(shared.mark) {
+        return Err(fail(ask.format, Unreadable::Loop));
+    }
     if policies.version.is_empty() {
         return Err(fail(ask.format, Unreadable::NoPolicy));
     }

@@ -70,6 +70,10 @@ pub(crate) fn unanswered(shared: &Shared, unanswered: &Unanswered) -> Response<B
             Reason::InvalidRequest,
             format!("`Connection` names `{}`, which belongs to the request: take it out", name.0),
         ),
+        Unreadable::Loop => refused(
+            Reason::InvalidRequest,
+            "the request came through this agent before: a target's `endpoint` leads back to it".to_owned(),
+        ),
         Unreadable::FramedTwice => refused(
             Reason::InvalidRequest,
             "the request has two of Content-Length and Transfer-Encoding: send one of them".to_owned(),

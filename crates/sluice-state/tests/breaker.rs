@@ -297,3 +297,33 @@ fn a_lower_revision_gets_the_stored_settings_until_nobody_uses_them() {
     world.call(Verdict::Failure);
     assert_eq!(world.home.view_now(&world.target).unwrap().counts.calls, 1, "a new window");
 }
+
+#[test]
+fn an_outage_that_comes_back_lets_no_second_probe_out() {
+    let mut world = World::new(|_| {});
+    let seen = |state, open_for| sluice_core::admission::TargetView {
+        state,
+        epoch: 7,
+        open_for,
+        counts: sluice_core::admission::WindowCounts::default(),
+        probes_out: 0,
+        tokens_left: None,
+        paused_for: Duration::ZERO,
+        rate_percent: 100,
+        ramping: false,
+        opened_by: None,
+    };
+    world.home.adopt(&world.target, &seen(BreakerState::Open, Duration::ZERO)).unwrap();
+    let probe = world.admit();
+    assert_eq!(probe.0.answer, AdmitAnswer::Probe);
+    for state in [BreakerState::Open, BreakerState::HalfOpen] {
+        world.home.adopt(&world.target, &seen(state, Duration::ZERO)).unwrap();
+        assert_eq!(world.admit().0.answer, AdmitAnswer::ProbesBusy, "adopted {state:?}");
+    }
+    // Its verdict still counts, and frees the permit.
+    assert_eq!(world.settle(&probe, Verdict::Success).state, BreakerState::HalfOpen);
+    assert_eq!(world.admit().0.answer, AdmitAnswer::Probe);
+    // The shared home says that it closed meanwhile: that rules.
+    world.home.adopt(&world.target, &seen(BreakerState::Closed, Duration::ZERO)).unwrap();
+    assert_eq!(world.admit().0.answer, AdmitAnswer::Admitted);
+}

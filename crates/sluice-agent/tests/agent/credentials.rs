@@ -126,3 +126,13 @@ async fn our_credential_refused_fails_over_and_is_told() {
         assert_eq!(world.metric(&metric), 1, "{reason}");
     }
 }
+
+#[tokio::test]
+async fn a_target_without_a_credential_that_is_refused_is_failed_over() {
+    let (refusing, well) =
+        (provider("default: {error: authentication}").await, provider("default: {tokens: 2}").await);
+    let world = World::openai(vec![target("primary", &refusing, 0), target("fallback", &well, 1)]).await;
+    let answer = world.chat().await;
+    assert_eq!(answer.status, 200, "the caller's key was taken away: it cannot mend this: {}", answer.text());
+    assert_eq!(answer.header("x-sluice-served-by"), Some("fallback"));
+}

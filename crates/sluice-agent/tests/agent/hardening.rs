@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sluice_core::policy::WireFormat;
 use tokio::io::AsyncWriteExt as _;
 
 use crate::harness::{
@@ -285,4 +286,17 @@ async fn a_switch_of_protocols_that_nobody_asked_for_is_a_failure() {
     assert_eq!((answer.status.as_u16(), answer.header("x-sluice-served-by")), (200, Some("fallback")));
     assert_eq!(counts(&world.target("primary").await.verdicts), [("failure", 1)].into());
     served.abort();
+}
+
+#[tokio::test]
+async fn a_target_that_is_the_agent_itself_is_a_loop_told_once() {
+    let provider = provider("default: {}").await;
+    let world = World::openai(vec![target("primary", &provider, 0)]).await;
+    let itself = target_at("itself", &format!("{}/v1", world.base), 0);
+    world.use_routes(vec![route(WireFormat::OpenAi, vec![itself])]);
+    let answer = world.chat().await;
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    assert!(answer.text().contains("leads back to it"), "{}", answer.text());
+    let state = world.until_idle().await;
+    assert_eq!(state.exchanges.total, 2, "the client's, and the one that came back");
 }
