@@ -163,6 +163,7 @@ impl Figures {
             peer: Peer::Direct,
             p50_us: stats::micros(exchanges.p50),
             p99_us: stats::micros(exchanges.p99),
+            paced_cpu_us: stats::micros(exchanges.cpu) / exchanges.count.max(1) as f64,
             per_second: most.count as f64 / most.seconds,
             cpu_us: stats::micros(most.cpu) / most.count.max(1) as f64,
             busy_percent: most.cpu.as_secs_f64() / most.seconds * 100.0,

@@ -19,6 +19,8 @@ pub struct Figures {
     /// Of an exchange at a paced rate, mock and load included.
     pub p50_us: f64,
     pub p99_us: f64,
+    /// CPU per exchange at the paced rate: colder caches, and a wake-up for each.
+    pub paced_cpu_us: f64,
     /// Exchanges through one core.
     pub per_second: f64,
     /// CPU per exchange at that rate.
@@ -117,6 +119,7 @@ fn rows(rounds: &[Figures]) -> BTreeMap<Peer, Row> {
             peer,
             p50_us: of(|f| f.p50_us),
             p99_us: of(|f| f.p99_us),
+            paced_cpu_us: of(|f| f.paced_cpu_us),
             per_second: of(|f| f.per_second),
             cpu_us: of(|f| f.cpu_us),
             busy_percent: of(|f| f.busy_percent),
@@ -179,7 +182,7 @@ fn markdown(rows: &BTreeMap<Peer, Row>, goals: &[Goal], rounds: &[Figures]) -> S
     };
     let count = rounds.iter().filter(|figures| figures.peer == Peer::Direct).count();
     let mut text = format!("Medians of {count} rounds; {}.\n\n", machine());
-    text.push_str("| peer | added p50 / p99 µs | CPU µs per exchange | exchanges/s, 1 core (busy) | added event lag p50 / p99 µs | CPU µs per event | KiB per open stream | idle MiB |\n");
+    text.push_str("| peer | added p50 / p99 µs | CPU µs per exchange flat out / paced | exchanges/s, 1 core (busy) | added event lag p50 / p99 µs | CPU µs per event | KiB per open stream | idle MiB |\n");
     text.push_str("|---|---|---|---|---|---|---|---|\n");
     for (peer, row) in rows {
         let own = &row.median;
@@ -193,11 +196,12 @@ fn markdown(rows: &BTreeMap<Peer, Row>, goals: &[Goal], rounds: &[Figures]) -> S
         }
         let _ = writeln!(
             text,
-            "| {} | {:.0} / {:.0} | {:.1} | {:.0} ({:.0} %) | {:.0} / {:.0} | {:.1} | {} | {} |",
+            "| {} | {:.0} / {:.0} | {:.1} / {:.1} | {:.0} ({:.0} %) | {:.0} / {:.0} | {:.1} | {} | {} |",
             peer.name(),
             row.added_p50_us,
             row.added_p99_us,
             own.cpu_us,
+            own.paced_cpu_us,
             own.per_second,
             own.busy_percent,
             row.added_lag_p50_us,
