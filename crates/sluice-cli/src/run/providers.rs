@@ -15,7 +15,7 @@ use crate::clock;
 use crate::view::Phases;
 
 /// What a provider plays when no scenario says otherwise.
-const HEALTHY: &str = "default: {ttft: 300ms, perToken: 20ms, jitterPercent: 20, tokens: 40}";
+const HEALTHY: &str = include_str!("../../../../e2e/manifests/scenarios/healthy.yaml");
 
 pub(super) struct Providers {
     providers: Vec<Provider>,
