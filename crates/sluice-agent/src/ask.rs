@@ -67,7 +67,8 @@ impl Ask {
     pub(crate) fn of(parts: Parts) -> Result<Self, Unanswered> {
         let Parts { method, uri, headers: received, .. } = parts;
         let operation = Operation::of(method.as_str(), uri.path());
-        let format = operation.format().unwrap_or_else(|| {
+        // A known path is answered in its own format even where its method is wrong.
+        let format = Operation::at(uri.path()).and_then(Operation::format).unwrap_or_else(|| {
             if received.contains_key("anthropic-version") {
                 WireFormat::Anthropic
             } else {
@@ -94,7 +95,7 @@ impl Ask {
             operation,
             format,
             method,
-            uri,
+            uri: if operation == Operation::Other { uri } else { without_trailing_slash(uri) },
             headers,
             body: Bytes::new(),
             facts: Arc::default(),
@@ -195,6 +196,13 @@ impl Ask {
     fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
+}
+
+/// A path that Sluice knows goes to the provider as the provider knows it.
+fn without_trailing_slash(uri: Uri) -> Uri {
+    let Some(path) = uri.path().strip_suffix('/') else { return uri };
+    let canonical = uri.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
+    canonical.parse().unwrap_or(uri)
 }
 
 /// Reads on for a moment what is sent in spite of its refusal: a connection that is closed with bytes unread is

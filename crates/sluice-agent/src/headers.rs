@@ -1,6 +1,7 @@
 //! Which headers cross the agent, and under which names its own travel.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use sluice_core::retry_after;
 
 /// A request has no more headers than this, and 64 KiB of them.
 pub(crate) const MOST: usize = 100;
@@ -26,6 +27,8 @@ pub(crate) const ATTEMPT_ID: HeaderName = HeaderName::from_static("x-sluice-atte
 pub(crate) const SDK_RETRY_COUNT: &str = "x-stainless-retry-count";
 /// Tells the SDKs whether to come back by themselves.
 pub(crate) const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+/// The exact wait, which SDKs read before `Retry-After`.
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 /// A caller's key for safe repeats: it stays with one provider.
 pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
@@ -92,13 +95,41 @@ fn strip(headers: &mut HeaderMap, named: &[HeaderName]) {
     }
 }
 
-/// Takes away what must not reach a provider whatever the route: the agent's own headers and baggage.
-pub(crate) fn strip_own(headers: &mut HeaderMap) {
+/// Takes away the whole family `x-sluice-`: what it says is this agent's to say. A provider that sent one could
+/// pass its answer off as a refusal, or as another target's.
+pub(crate) fn strip_family(headers: &mut HeaderMap) {
     let own: Vec<HeaderName> =
         headers.keys().filter(|name| name.as_str().starts_with("x-sluice-")).cloned().collect();
     for name in own {
         headers.remove(name);
     }
+}
+
+/// Leaves in an answer only waits that can be waited: SDKs compute with what they find, so a negative number, NaN
+/// or text has them come back at once, and a wait of years is cut to the longest that Sluice itself reads.
+pub(crate) fn keep_sane_waits(headers: &mut HeaderMap, now: std::time::SystemTime) {
+    for name in [RETRY_AFTER_MS, header::RETRY_AFTER] {
+        let Some(told) = headers.get(&name).cloned() else { continue };
+        let read = |asked: &str| told.to_str().ok().filter(|_| asked == name.as_str());
+        match retry_after::retry_after(read, now) {
+            None => {
+                headers.remove(&name);
+            }
+            Some(wait) if wait >= retry_after::LONGEST => {
+                let unit = if name == RETRY_AFTER_MS { 1_000 } else { 1 };
+                headers.insert(&name, HeaderValue::from(wait.as_secs() * unit));
+            }
+            // One of them, should there be several: SDKs do not agree on which.
+            Some(_) => {
+                headers.insert(&name, told);
+            }
+        }
+    }
+}
+
+/// Takes away what must not reach a provider whatever the route: the agent's own headers and baggage.
+pub(crate) fn strip_own(headers: &mut HeaderMap) {
+    strip_family(headers);
     headers.remove("baggage");
     headers.remove("traceparent");
     headers.remove("tracestate");
@@ -166,6 +197,39 @@ mod tests {
         let mut headers = map(&[("content-length", "5")]);
         strip_hop_by_hop_of_answer(&mut headers);
         assert_eq!(headers, map(&[("content-length", "5")]));
+    }
+
+    #[test]
+    fn only_waits_that_can_be_waited_go_on() {
+        let now = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_767_225_600);
+        for (name, told, goes_on) in [
+            ("retry-after-ms", "1500", Some("1500")),
+            ("retry-after-ms", "0.5", Some("0.5")),
+            ("retry-after-ms", "-Infinity", None),
+            ("retry-after-ms", "Infinity", None),
+            ("retry-after-ms", "NaN", None),
+            ("retry-after-ms", "-1", None),
+            ("retry-after-ms", "1e300", Some("86400000")),
+            ("retry-after-ms", "99999999999999999999", Some("86400000")),
+            ("retry-after-ms", "soon", None),
+            ("retry-after-ms", "", None),
+            ("retry-after", "7", Some("7")),
+            ("retry-after", "-7", None),
+            ("retry-after", "nan", None),
+            ("retry-after", "9e99", Some("86400")),
+            ("retry-after", "Thu, 01 Jan 2026 00:00:30 GMT", Some("Thu, 01 Jan 2026 00:00:30 GMT")),
+            ("retry-after", "Thu, 01 Jan 2099 00:00:00 GMT", Some("86400")),
+            ("retry-after", "Thu, 99 Jan 2026 00:00:30 GMT", None),
+        ] {
+            let mut headers = map(&[(name, told), ("x-kept", "-Infinity")]);
+            keep_sane_waits(&mut headers, now);
+            assert_eq!(headers.get(name).map(|value| value.to_str().unwrap()), goes_on, "{name}: {told}");
+            assert!(headers.contains_key("x-kept"));
+        }
+        let mut twice = map(&[("retry-after", "3")]);
+        twice.append("retry-after", HeaderValue::from_static("-1"));
+        keep_sane_waits(&mut twice, now);
+        assert_eq!(twice, map(&[("retry-after", "3")]));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use hyper::body::Incoming;
 use sluice_core::deadline::{Budget, Stage};
 use sluice_core::policy::{Deadlines, Group, Mode};
 use sluice_core::refusal::{Reason, Refusal};
-use sluice_core::wire::Operation;
+use sluice_core::wire::{Operation, model_id};
 
 use crate::agent::Shared;
 use crate::ask::{Ask, Unreadable};
@@ -88,7 +88,7 @@ async fn serve(
     arrived: Duration,
 ) -> Result<Response<Body>, Box<Refusal>> {
     if ask.operation == Operation::Models {
-        return Ok(reply::models(ask.format, &policies.models(ask.format)));
+        return models(&policies, &ask);
     }
     let route = route(&policies, &ask)?.clone();
     let rules = &route.targets[0].policy.rules;
@@ -104,6 +104,17 @@ async fn serve(
     keep_alive::bridge(shared, &ask, keep_alive, served).await
 }
 
+/// The models that the routes serve, or the one that was asked for.
+fn models(policies: &Policies, ask: &Ask) -> Result<Response<Body>, Box<Refusal>> {
+    let Some(id) = model_id(ask.uri.path()) else {
+        return Ok(reply::models(ask.format, &policies.models(ask.format)));
+    };
+    if policies.route(ask.format, &id).is_none() {
+        return Err(Box::new(Refusal::new(Stage::Route, Reason::NoRoute)));
+    }
+    Ok(reply::model(ask.format, &id))
+}
+
 /// A group that is only observed sets no deadline; the caller's own stands.
 fn enforced(deadlines: &Group<Deadlines>) -> Deadlines {
     match deadlines.mode {
@@ -115,7 +126,12 @@ fn enforced(deadlines: &Group<Deadlines>) -> Deadlines {
 fn route<'a>(policies: &'a Policies, ask: &Ask) -> Result<&'a Arc<Route>, Box<Refusal>> {
     let refused = |reason| Box::new(Refusal::new(Stage::Route, reason));
     if ask.operation == Operation::Other {
-        return policies.for_other_paths(ask.format).ok_or_else(|| refused(Reason::UnknownPath));
+        return policies.for_other_paths(ask.format).ok_or_else(|| match Operation::at(ask.uri.path()) {
+            Some(known) => {
+                Box::new(Refusal::new(Stage::Route, Reason::MethodNotAllowed).allow(known.methods()))
+            }
+            None => refused(Reason::UnknownPath),
+        });
     }
     policies.route(ask.format, &ask.facts.model).ok_or_else(|| refused(Reason::NoRoute))
 }

@@ -9,7 +9,7 @@ use sluice_core::classify::Happening;
 use sluice_core::deadline::Stage;
 use sluice_core::policy::{Degraded, WireFormat};
 use sluice_core::refusal::{Evidence, Reason, Refusal};
-use sluice_core::wire::{Operation, StaticAnswer, models_body, static_answer, static_stream};
+use sluice_core::wire::{Operation, StaticAnswer, model_body, models_body, static_answer, static_stream};
 
 use crate::agent::Shared;
 use crate::ask::{Ask, Unreadable};
@@ -100,6 +100,10 @@ pub(crate) fn unanswered(shared: &Shared, unanswered: &Unanswered) -> Response<B
 
 pub(crate) fn models(format: WireFormat, names: &[&str]) -> Response<Body> {
     json(models_body(format, names.iter().copied()))
+}
+
+pub(crate) fn model(format: WireFormat, name: &str) -> Response<Body> {
+    json(model_body(format, name))
 }
 
 fn json(body: bytes::Bytes) -> Response<Body> {

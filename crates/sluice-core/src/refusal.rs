@@ -8,6 +8,7 @@
 //! | the request is wrong, or never fits the quota | 400 | `invalid_request_error` | `invalid_request_error` | `BadRequestError` |
 //! | the client is not authenticated | 401 | `authentication_error` | `authentication_error` | `AuthenticationError` |
 //! | no such route, path or target | 404 | `invalid_request_error` | `not_found_error` | `NotFoundError` |
+//! | a known path with another method | 405, with `allow` | `invalid_request_error` | `invalid_request_error` | `APIStatusError` |
 //! | the body is too large | 413 | `invalid_request_error` | `request_too_large` | `APIStatusError`, `RequestTooLargeError` |
 //! | quota, limit, queue, pause: come back later | 429 | `rate_limit_error` | `rate_limit_error` | `RateLimitError` |
 //! | the provider could not be reached, or answered nonsense | 502 | `server_error` | `api_error` | `InternalServerError` |
@@ -48,6 +49,8 @@ pub enum Reason {
     NoRoute,
     /// A path that Sluice does not know, and the route does not pass on.
     UnknownPath,
+    /// A path that Sluice knows, with a method that it has not.
+    MethodNotAllowed,
     /// `x-sluice-target` names no target of the route.
     NoSuchTarget,
     BodyTooLarge,
@@ -97,6 +100,7 @@ enum Class {
     Invalid,
     Unauthenticated,
     NotFound,
+    MethodNotAllowed,
     TooLarge,
     HeadersTooLarge,
     Limited,
@@ -117,6 +121,7 @@ impl Reason {
             // OpenAI's own code for it, which clients look at.
             Self::NoRoute => "model_not_found",
             Self::UnknownPath => "unknown_path",
+            Self::MethodNotAllowed => "method_not_allowed",
             Self::NoSuchTarget => "no_such_target",
             Self::BodyTooLarge => "body_too_large",
             Self::HeadersTooLarge => "headers_too_large",
@@ -150,6 +155,7 @@ impl Reason {
             Self::InvalidRequest | Self::NeverFits => Class::Invalid,
             Self::Unauthenticated => Class::Unauthenticated,
             Self::NoRoute | Self::UnknownPath | Self::NoSuchTarget => Class::NotFound,
+            Self::MethodNotAllowed => Class::MethodNotAllowed,
             Self::BodyTooLarge => Class::TooLarge,
             Self::HeadersTooLarge => Class::HeadersTooLarge,
             Self::TokensExhausted
@@ -182,6 +188,7 @@ impl Reason {
             Class::Invalid => 400,
             Class::Unauthenticated => 401,
             Class::NotFound => 404,
+            Class::MethodNotAllowed => 405,
             Class::TooLarge => 413,
             Class::HeadersTooLarge => 431,
             Class::Limited => 429,
@@ -199,9 +206,14 @@ impl Reason {
             (Class::Unauthenticated, _) => "authentication_error",
             (Class::NotFound, WireFormat::Anthropic) => "not_found_error",
             (Class::TooLarge, WireFormat::Anthropic) => "request_too_large",
-            (Class::Invalid | Class::NotFound | Class::TooLarge | Class::HeadersTooLarge, _) => {
-                "invalid_request_error"
-            }
+            (
+                Class::Invalid
+                | Class::NotFound
+                | Class::MethodNotAllowed
+                | Class::TooLarge
+                | Class::HeadersTooLarge,
+                _,
+            ) => "invalid_request_error",
             (Class::Limited, _) => "rate_limit_error",
             (Class::Unavailable, WireFormat::Anthropic) => "overloaded_error",
             (Class::TimedOut, WireFormat::Anthropic) => "timeout_error",
@@ -220,6 +232,7 @@ impl Reason {
             Class::Invalid
             | Class::Unauthenticated
             | Class::NotFound
+            | Class::MethodNotAllowed
             | Class::TooLarge
             | Class::HeadersTooLarge => false,
             // The caller's time is up; and a Secret does not appear within a retry.
@@ -236,6 +249,7 @@ impl Reason {
             Self::Unauthenticated => "the client is not authenticated",
             Self::NoRoute => "no route serves this model",
             Self::UnknownPath => "this path is not served",
+            Self::MethodNotAllowed => "this path has no such method",
             Self::NoSuchTarget => "the route has no target of the name in x-sluice-target",
             Self::BodyTooLarge => "the body is larger than the policy allows",
             Self::HeadersTooLarge => "the headers are larger than 64 KiB or more than 100",
@@ -300,6 +314,8 @@ pub struct Refusal {
     pub retry_after: Option<Duration>,
     /// Whether asking again can help at all; [`Reason::retryable`] unless the caller knows better.
     pub retryable: bool,
+    /// The methods that the path has, for [`Reason::MethodNotAllowed`].
+    pub allow: Option<&'static str>,
     pub evidence: Evidence,
 }
 
@@ -321,6 +337,7 @@ impl Refusal {
             detail: None,
             retry_after: None,
             retryable: reason.retryable(),
+            allow: None,
             evidence: Evidence::default(),
         }
     }
@@ -334,6 +351,13 @@ impl Refusal {
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
+        self
+    }
+
+    /// A known path was asked with another method than `methods`.
+    #[must_use]
+    pub fn allow(mut self, methods: &'static str) -> Self {
+        self.allow = Some(methods);
         self
     }
 
@@ -356,6 +380,9 @@ impl Refusal {
             ("content-type", "application/json".to_owned()),
             ("x-sluice-refused", format!("{}/{}", self.stage.as_str(), self.reason.as_str())),
         ];
+        if let Some(methods) = self.allow {
+            headers.push(("allow", methods.to_owned()));
+        }
         if let Some(wait) = self.retry_after.filter(|_| self.retryable) {
             headers.push(("retry-after", wait.as_millis().div_ceil(1_000).to_string()));
             headers.push(("retry-after-ms", wait.as_millis().to_string()));
@@ -492,6 +519,7 @@ mod tests {
             (Reason::CircuitOpen, (503, "server_error"), (503, "overloaded_error")),
             (Reason::QueueFull, (429, "rate_limit_error"), (429, "rate_limit_error")),
             (Reason::NoRoute, (404, "invalid_request_error"), (404, "not_found_error")),
+            (Reason::MethodNotAllowed, (405, "invalid_request_error"), (405, "invalid_request_error")),
             (Reason::BodyTooLarge, (413, "invalid_request_error"), (413, "request_too_large")),
             (Reason::DeadlineExceeded, (504, "server_error"), (504, "timeout_error")),
             (Reason::UpstreamInvalid, (502, "server_error"), (502, "api_error")),

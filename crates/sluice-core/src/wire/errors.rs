@@ -75,24 +75,28 @@ fn error_object(format: WireFormat, error: &ErrorText<'_>) -> Value {
 #[must_use]
 pub fn models_body<'a>(format: WireFormat, names: impl IntoIterator<Item = &'a str>) -> Bytes {
     let names: Vec<&str> = names.into_iter().collect();
+    let data: Vec<Value> = names.iter().map(|name| model_object(format, name)).collect();
     json_bytes(&match format {
-        WireFormat::OpenAi => {
-            let data: Vec<Value> = names
-                .iter()
-                .map(|name| json!({ "id": name, "object": "model", "created": 0, "owned_by": "sluice" }))
-                .collect();
-            json!({ "object": "list", "data": data })
-        }
+        WireFormat::OpenAi => json!({ "object": "list", "data": data }),
         WireFormat::Anthropic => {
-            let data: Vec<Value> = names
-                .iter()
-                .map(|name| {
-                    json!({ "type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z" })
-                })
-                .collect();
             json!({ "data": data, "has_more": false, "first_id": names.first(), "last_id": names.last() })
         }
     })
+}
+
+/// The answer to `GET /v1/models/{id}`.
+#[must_use]
+pub fn model_body(format: WireFormat, name: &str) -> Bytes {
+    json_bytes(&model_object(format, name))
+}
+
+fn model_object(format: WireFormat, name: &str) -> Value {
+    match format {
+        WireFormat::OpenAi => json!({ "id": name, "object": "model", "created": 0, "owned_by": "sluice" }),
+        WireFormat::Anthropic => {
+            json!({ "type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z" })
+        }
+    }
 }
 
 pub(super) fn json_bytes(value: &Value) -> Bytes {

@@ -29,8 +29,8 @@ mod usage;
 
 pub use answer::{AnswerFacts, ProviderError, read_answer};
 pub use degraded::{StaticAnswer, static_answer, static_stream};
-pub use errors::{ErrorText, error_body, models_body, stream_error};
-pub use operation::Operation;
+pub use errors::{ErrorText, error_body, model_body, models_body, stream_error};
+pub use operation::{Operation, model_id};
 pub use request::{MaxOutput, RequestError, RequestFacts, read_request};
 pub use rewrite::{Edits, ask_for_usage, replace_model};
 pub use stream::{Delta, Fact, StreamReader};
