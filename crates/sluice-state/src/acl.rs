@@ -2,6 +2,10 @@
 //!
 //! EVALSHA without EVAL: a user with these rights runs scripts by their hash, but loads them too (a restart or a
 //! failover loses them, and the agent must be able to load them again).
+//!
+//! Of a cluster, or through Sentinels, the client library offers its name with CLIENT SETINFO. It goes on when that is
+//! denied, and servers older than 7.2 refuse a rule that names the command, so it is no part of the rule: newer
+//! servers' ACL LOG shows the denial. `+client|setinfo` may be added there.
 
 use crate::script::CHANNEL;
 

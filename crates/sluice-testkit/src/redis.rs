@@ -1,4 +1,6 @@
 //! Real redis-servers: one, a cluster of primaries, a primary with a replica and Sentinels.
+//!
+//! `SLUICE_TEST_REDIS_SERVER` names another program that speaks the protocol, such as valkey-server.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,6 +17,8 @@ use crate::tls::TestCertificates;
 
 /// How long a server may take to start, or a cluster to agree.
 const STARTED_WITHIN: Duration = Duration::from_secs(30);
+/// The program that is run, unless it is set to another.
+const PROGRAM: &str = "redis-server";
 /// The cluster's bus has a port 10,000 above; it has to be one.
 const HIGHEST_PORT: u16 = 55_000;
 
@@ -62,17 +66,7 @@ impl RedisServer {
         let mut tls_port = None;
         if let Some(tls) = &options.tls {
             let port = free_port()?;
-            for (name, pem) in [("ca", &tls.ca_pem), ("cert", &tls.certificate_pem), ("key", &tls.key_pem)] {
-                fs::write(dir.path().join(name), pem)?;
-            }
-            let at = |name: &str| dir.path().join(name).display().to_string();
-            let _ = writeln!(
-                config,
-                "tls-port {port}\ntls-ca-cert-file {}\ntls-cert-file {}\ntls-key-file {}\ntls-auth-clients no",
-                at("ca"),
-                at("cert"),
-                at("key")
-            );
+            config.push_str(&tls_lines(&dir, tls, port)?);
             tls_port = Some(port);
         }
         for line in &options.config {
@@ -84,18 +78,31 @@ impl RedisServer {
         Ok(server)
     }
 
-    fn start_sentinel(primary: u16, service: &str, quorum: u32) -> Result<Self> {
+    fn start_sentinel(
+        primary: u16,
+        service: &str,
+        quorum: u32,
+        tls: Option<&TestCertificates>,
+    ) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let port = free_port()?;
-        let config = format!(
+        let mut config = format!(
             "port {port}\nbind 127.0.0.1\nprotected-mode no\ndir {}\n\
              sentinel monitor {service} 127.0.0.1 {primary} {quorum}\n\
              sentinel down-after-milliseconds {service} 500\n\
              sentinel failover-timeout {service} 3000\n",
             dir.path().display()
         );
+        let mut tls_port = None;
+        if let Some(tls) = tls {
+            let port = free_port()?;
+            config.push_str(&tls_lines(&dir, tls, port)?);
+            // It watches the servers, and names their ports, over TLS.
+            config.push_str("tls-replication yes\n");
+            tls_port = Some(port);
+        }
         fs::write(dir.path().join("redis.conf"), config)?;
-        let mut server = Self { child: None, dir, port, tls_port: None, sentinel: true };
+        let mut server = Self { child: None, dir, port, tls_port, sentinel: true };
         server.restart()?;
         Ok(server)
     }
@@ -109,6 +116,10 @@ impl RedisServer {
     #[must_use]
     pub fn tls_port(&self) -> u16 {
         self.tls_port.unwrap_or_default()
+    }
+
+    fn client_port(&self, tls: bool) -> u16 {
+        if tls { self.tls_port() } else { self.port }
     }
 
     #[must_use]
@@ -166,7 +177,8 @@ impl RedisServer {
     /// When redis-server is not installed or does not start.
     pub fn restart(&mut self) -> Result<()> {
         self.kill();
-        let mut command = Command::new("redis-server");
+        let program = std::env::var("SLUICE_TEST_REDIS_SERVER").unwrap_or_else(|_| PROGRAM.to_owned());
+        let mut command = Command::new(&program);
         command.arg(self.dir.path().join("redis.conf"));
         if self.sentinel {
             command.arg("--sentinel");
@@ -177,7 +189,7 @@ impl RedisServer {
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()
-            .context("starting redis-server: is it installed? (apt-get install redis-server)")?;
+            .with_context(|| format!("starting {program}: is it installed? (make test-deps)"))?;
         self.child = Some(child);
         wait_for("redis-server to answer", || {
             let answer = self.command(&["PING"]);
@@ -207,9 +219,24 @@ impl Drop for RedisServer {
     }
 }
 
+/// The files and lines of redis.conf that make a server, or a Sentinel, serve TLS.
+fn tls_lines(dir: &TempDir, tls: &TestCertificates, port: u16) -> Result<String> {
+    for (name, pem) in [("ca", &tls.ca_pem), ("cert", &tls.certificate_pem), ("key", &tls.key_pem)] {
+        fs::write(dir.path().join(name), pem)?;
+    }
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    Ok(format!(
+        "tls-port {port}\ntls-ca-cert-file {}\ntls-cert-file {}\ntls-key-file {}\ntls-auth-clients no\n",
+        at("ca"),
+        at("cert"),
+        at("key")
+    ))
+}
+
 /// Three primaries that share the slots.
 pub struct RedisCluster {
     pub nodes: Vec<RedisServer>,
+    tls: bool,
 }
 
 impl RedisCluster {
@@ -218,12 +245,23 @@ impl RedisCluster {
     /// # Errors
     /// When redis-server is not installed, or the nodes don't agree.
     pub fn start() -> Result<Self> {
+        Self::start_with(None)
+    }
+
+    /// The same; with certificates its clients come over TLS.
+    ///
+    /// # Errors
+    /// When redis-server is not installed, or the nodes don't agree.
+    pub fn start_with(tls: Option<&TestCertificates>) -> Result<Self> {
         let mut nodes = Vec::new();
+        let mut config = vec!["cluster-enabled yes".to_owned(), "cluster-node-timeout 1000".to_owned()];
+        if tls.is_some() {
+            // Without it the nodes name their plain ports, to clients that came over TLS too.
+            config.push("tls-cluster yes".to_owned());
+        }
         for _ in 0..3 {
-            let options = RedisOptions {
-                config: vec!["cluster-enabled yes".to_owned(), "cluster-node-timeout 1000".to_owned()],
-                ..RedisOptions::default()
-            };
+            let options =
+                RedisOptions { config: config.clone(), tls: tls.cloned(), ..RedisOptions::default() };
             nodes.push(RedisServer::start_with(&options)?);
         }
         for (index, node) in nodes.iter().enumerate() {
@@ -232,7 +270,12 @@ impl RedisCluster {
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()])?;
         }
         for node in &nodes[1..] {
-            nodes[0].command(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string()])?;
+            nodes[0].command(&[
+                "CLUSTER",
+                "MEET",
+                "127.0.0.1",
+                &node.client_port(tls.is_some()).to_string(),
+            ])?;
         }
         wait_for("the cluster to agree", || {
             let mut agreed = true;
@@ -242,13 +285,12 @@ impl RedisCluster {
             }
             Ok(agreed)
         })?;
-        Ok(Self { nodes })
+        Ok(Self { nodes, tls: tls.is_some() })
     }
 
     #[must_use]
     pub fn url(&self) -> String {
-        let nodes: Vec<String> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
-        format!("redis+cluster://{}", nodes.join(","))
+        format!("{}+cluster://{}", scheme(self.tls), addresses(&self.nodes, self.tls))
     }
 }
 
@@ -257,6 +299,7 @@ pub struct RedisSentinel {
     pub primary: RedisServer,
     pub replica: RedisServer,
     pub sentinels: Vec<RedisServer>,
+    tls: bool,
 }
 
 impl RedisSentinel {
@@ -268,19 +311,30 @@ impl RedisSentinel {
     /// # Errors
     /// When redis-server is not installed, or they don't find each other.
     pub fn start() -> Result<Self> {
-        let primary = RedisServer::start()?;
-        let follow = format!("replicaof 127.0.0.1 {}", primary.port());
-        let options = RedisOptions {
-            config: vec![follow, "repl-diskless-sync-delay 0".to_owned()],
-            ..RedisOptions::default()
-        };
+        Self::start_with(None)
+    }
+
+    /// The same; with certificates all that they say to each other, and to clients, goes over TLS.
+    ///
+    /// # Errors
+    /// When redis-server is not installed, or they don't find each other.
+    pub fn start_with(tls: Option<&TestCertificates>) -> Result<Self> {
+        let secure = tls.is_some();
+        let mut config = vec!["repl-diskless-sync-delay 0".to_owned()];
+        if secure {
+            config.push("tls-replication yes".to_owned());
+        }
+        let options = RedisOptions { config: config.clone(), tls: tls.cloned(), ..RedisOptions::default() };
+        let primary = RedisServer::start_with(&options)?;
+        config.push(format!("replicaof 127.0.0.1 {}", primary.client_port(secure)));
+        let options = RedisOptions { config, tls: tls.cloned(), ..RedisOptions::default() };
         let replica = RedisServer::start_with(&options)?;
         wait_for("the replica to follow", || {
             Ok(replica.command(&["INFO", "replication"])?.contains("master_link_status:up"))
         })?;
         let mut sentinels = Vec::new();
         for _ in 0..3 {
-            sentinels.push(RedisServer::start_sentinel(primary.port(), Self::SERVICE, 2)?);
+            sentinels.push(RedisServer::start_sentinel(primary.client_port(secure), Self::SERVICE, 2, tls)?);
         }
         wait_for("the Sentinels to find each other", || {
             let mut found = true;
@@ -293,15 +347,24 @@ impl RedisSentinel {
             }
             Ok(found)
         })?;
-        Ok(Self { primary, replica, sentinels })
+        Ok(Self { primary, replica, sentinels, tls: secure })
     }
 
     #[must_use]
     pub fn url(&self) -> String {
-        let nodes: Vec<String> =
-            self.sentinels.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
-        format!("redis+sentinel://{}/{}", nodes.join(","), Self::SERVICE)
+        let nodes = addresses(&self.sentinels, self.tls);
+        format!("{}+sentinel://{nodes}/{}", scheme(self.tls), Self::SERVICE)
     }
+}
+
+fn scheme(tls: bool) -> &'static str {
+    if tls { "rediss" } else { "redis" }
+}
+
+fn addresses(servers: &[RedisServer], tls: bool) -> String {
+    let all: Vec<String> =
+        servers.iter().map(|server| format!("127.0.0.1:{}", server.client_port(tls))).collect();
+    all.join(",")
 }
 
 fn free_port() -> Result<u16> {

@@ -8,7 +8,8 @@
 //!
 //! `rediss` in place of `redis` (`rediss://`, `rediss+sentinel://`, `rediss+cluster://`) is TLS, verified against
 //! the CA given, or against the system's. User and password are those of the Redis servers; given apart they
-//! come before those in the URL. In a URL they are percent-encoded.
+//! come before those in the URL. In a URL they are percent-encoded. The nodes of a cluster that is reached over
+//! TLS need `tls-cluster yes`: without it they name their plain ports to every client.
 
 use std::fmt;
 use std::time::Duration;
