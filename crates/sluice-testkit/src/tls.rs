@@ -1,7 +1,18 @@
-//! Certificates for one test: a CA and a certificate for 127.0.0.1 and localhost.
+//! Certificates for one test, a CA and a certificate for 127.0.0.1 and localhost; and TLS in front of a server that
+//! has none.
 
-use anyhow::Result;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
 
 #[derive(Clone)]
 pub struct TestCertificates {
@@ -46,5 +57,59 @@ impl TestCertificates {
             certificate_pem: certificate.pem(),
             key_pem: key.serialize_pem(),
         })
+    }
+}
+
+/// Takes TLS connections and passes what comes over them to a server on this machine.
+pub struct TlsFront {
+    address: SocketAddr,
+    accepting: JoinHandle<()>,
+}
+
+impl TlsFront {
+    /// Listens on a free port, for a server on another one. `protocol` is the one that it agrees to in the handshake:
+    /// `h2` or `http/1.1`.
+    ///
+    /// # Errors
+    /// When the certificates can't be used, or no port can be had.
+    pub async fn start(certificates: &TestCertificates, protocol: &str, server: SocketAddr) -> Result<Self> {
+        let chain = vec![CertificateDer::from_pem_slice(certificates.certificate_pem.as_bytes())?];
+        let key = PrivateKeyDer::from_pem_slice(certificates.key_pem.as_bytes())?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .context("the certificate")?;
+        config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let accepting = tokio::spawn(accept(listener, TlsAcceptor::from(Arc::new(config)), server));
+        Ok(Self { address, accepting })
+    }
+
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+}
+
+impl Drop for TlsFront {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, tls: TlsAcceptor, server: SocketAddr) {
+    while let Ok((socket, _)) = listener.accept().await {
+        let tls = tls.clone();
+        tokio::spawn(async move {
+            // A client that does not trust us, or leaves, is no fault of the front.
+            if let Ok(mut client) = tls.accept(socket).await
+                && let Ok(mut server) = TcpStream::connect(server).await
+            {
+                let _ = copy_bidirectional(&mut client, &mut server).await;
+            }
+        });
     }
 }

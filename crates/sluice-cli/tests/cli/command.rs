@@ -52,7 +52,11 @@ pub(crate) struct Run {
 impl Run {
     /// Starts it on free ports and waits until it says that it serves.
     pub(crate) async fn start(directory: &Path, arguments: &[&str]) -> Self {
-        let mut command = sluice();
+        Self::start_by(sluice(), directory, arguments).await
+    }
+
+    /// The same with a command that was prepared.
+    pub(crate) async fn start_by(mut command: Command, directory: &Path, arguments: &[&str]) -> Self {
         command.arg("run").arg("-f").arg(directory).arg("--plain");
         command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).args(arguments);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -13,3 +13,4 @@ mod scenario;
 mod secrets;
 mod serving;
 mod starts;
+mod tls;
