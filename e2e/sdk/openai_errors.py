@@ -129,8 +129,10 @@ def passthrough():
 
 @case
 def own_credential_is_refused():
-    with raises(openai.AuthenticationError):
-        chat("stale")
+    with watched(openai, OpenAI) as (client, wire), raises(openai.InternalServerError) as raised:
+        chat("stale", client)
+    assert refusal(raised.error) == "credential_refused", "the caller's key is not at fault"
+    assert wire.statuses() == [503], "no retry renews a Secret"
 
 
 # The provider's own errors

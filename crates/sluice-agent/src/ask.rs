@@ -8,7 +8,7 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Uri};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use sluice_core::deadline::CallersDeadline;
+use sluice_core::deadline::{CallersDeadline, UnreadableDeadline};
 use sluice_core::policy::{Lane, LaneChoice, RoutePolicy, TargetPolicy, TenantSource, WireFormat};
 use sluice_core::wire::{
     Edits, Operation, RequestError, RequestFacts, ask_for_usage, read_request, replace_model,
@@ -56,6 +56,7 @@ pub(crate) enum Unreadable {
     /// There is no policy yet.
     NoPolicy,
     ProtectedHeader(ProtectedHeader),
+    Deadline(UnreadableDeadline),
     TooManyHeaders,
     FramedTwice,
     /// It came through this agent before, or through too many.
@@ -86,7 +87,11 @@ impl Ask {
             .map(|name| name.chars().take(64).collect());
         let sdk_retries =
             text(headers::SDK_RETRY_COUNT).and_then(|count| count.trim().parse().ok()).unwrap_or(0);
-        let deadline = CallersDeadline::read(text);
+        // What is no text is no time either.
+        let deadline = CallersDeadline::read(|name| {
+            received.get(name).map(|value| value.to_str().unwrap_or("\u{fffd}"))
+        })
+        .map_err(|error| Unanswered { format, unreadable: Unreadable::Deadline(error) })?;
         let traceparent = text("traceparent").filter(|value| value.len() <= 64).map(Arc::from);
         let mut headers = received;
         headers::strip_hop_by_hop(&mut headers)

@@ -19,7 +19,6 @@ use hyper::body::Incoming;
 use sluice_core::classify::{Classified, ConnectFailure, Context, Happening, StatusFacts, classify};
 use sluice_core::outcome::Verdict;
 use sluice_core::policy::{Mode, TargetPolicy};
-use sluice_core::refusal::SDK_PATIENCE;
 use sluice_core::relay::UsageChunk;
 use sluice_core::retry_after::retry_after;
 use sluice_core::stream::{BodyEnd, Ending, SlowThresholds, StreamRules};
@@ -34,6 +33,7 @@ use crate::grant::{Grant, pause};
 use crate::headers;
 use crate::relay::Relay;
 use crate::targets::Target;
+use crate::unserved::Outlook;
 use crate::upstream::{Outgoing, SendFault, request};
 use crate::verbatim::Verbatim;
 
@@ -274,7 +274,7 @@ impl Attempt<'_> {
         }
         let mut headers = parts.headers;
         self.mark(&mut headers);
-        if flow.ended().is_some_and(|ending| no_retry_helps(&ending.classified)) {
+        if flow.ended().is_some_and(|ending| Outlook::forbids_retry(&ending.classified)) {
             headers.insert(headers::SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         if matches!(upstream, Upstream::Ended) && self.ask.method != http::Method::HEAD {
@@ -340,13 +340,6 @@ fn take_frame(
         None => flow.body_ended(now, BodyEnd::Clean),
     }
     Upstream::Ended
-}
-
-/// Whether the SDK in front must not come back by itself with this provider's error: only another target could
-/// mend it (a spend cap), or the wait is longer than an SDK should make its caller wait.
-fn no_retry_helps(classified: &Classified) -> bool {
-    let far = classified.pushback.is_some_and(|wait| wait > SDK_PATIENCE);
-    far || (classified.failover && !classified.retry)
 }
 
 fn response_of(status: StatusCode, headers: HeaderMap, body: Body) -> Response<Body> {

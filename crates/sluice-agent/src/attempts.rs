@@ -9,8 +9,8 @@ use std::time::Duration;
 use http::Response;
 use sluice_core::admission::{AdmitAnswer, AdmitAsk, BreakerState};
 use sluice_core::balance::{self, Candidate, PassedOver};
-use sluice_core::classify::{Classified, Happening};
-use sluice_core::estimate::{self, NeverFits, Reservation};
+use sluice_core::classify::Happening;
+use sluice_core::estimate::{self, Reservation};
 use sluice_core::policy::Mode;
 use sluice_core::refusal::Refusal;
 
@@ -24,24 +24,11 @@ use crate::plan::{Plan, Step};
 use crate::policies::Route;
 use crate::reply;
 use crate::targets::Target;
+use crate::unserved::Unserved;
 use crate::upstream::CredentialHeader;
 
 /// A record of an admission outlives its exchange by this much.
 const RECORD_GRACE: Duration = Duration::from_mins(1);
-
-/// Why nothing was served.
-pub(crate) struct Unserved {
-    /// Every target that was not asked, and when asking again may help.
-    pub(crate) passed_over: Vec<(Arc<Target>, PassedOver, Option<Duration>)>,
-    pub(crate) never_fits: Option<NeverFits>,
-    /// The last attempt that failed, if one was made.
-    pub(crate) failed: Option<(Arc<Target>, Happening, Classified)>,
-    /// What a provider said, the last that said anything.
-    pub(crate) answer: Option<Response<Body>>,
-    pub(crate) attempts: u32,
-    /// The deadline passed before the next attempt.
-    pub(crate) out_of_time: bool,
-}
 
 /// Serves an exchange from the first target that can, or says why none could.
 pub(crate) async fn serve(
@@ -121,19 +108,6 @@ struct Run<'a> {
     behind: Vec<usize>,
 }
 
-impl Unserved {
-    fn none() -> Self {
-        Self {
-            passed_over: Vec::new(),
-            never_fits: None,
-            failed: None,
-            answer: None,
-            attempts: 0,
-            out_of_time: false,
-        }
-    }
-}
-
 impl<'a> Run<'a> {
     fn new(shared: &'a Arc<Shared>, exchange: &'a Exchange, route: &'a Route, ask: &'a Ask) -> Self {
         Self {
@@ -141,7 +115,7 @@ impl<'a> Run<'a> {
             exchange,
             route,
             ask,
-            unserved: Unserved::none(),
+            unserved: Unserved::default(),
             first_choice: None,
             first_asked: None,
             behind: Vec::new(),
@@ -186,7 +160,7 @@ impl<'a> Run<'a> {
         let now = self.shared.clock.now();
         let reservation = self.reservation(target)?;
         if !again && !self.throttle_admits(target, now) {
-            return Err((PassedOver::Throttled, None));
+            return Err((PassedOver::Throttled, target.live.brakes.lock().expected_wait(now)));
         }
         let Some(slot) = target.take_slot(self.shared.clock) else {
             return Err((PassedOver::LimiterFull, target.live.slot_expected()));
@@ -301,8 +275,7 @@ impl<'a> Run<'a> {
             target.metrics.credential_fault(fault);
         }
         self.behind.push(place);
-        self.unserved.answer = failure.answer.or(self.unserved.answer.take());
-        self.unserved.failed = Some((target.clone(), failure.happening, failure.classified));
+        self.unserved.failed(target, failure);
     }
 }
 

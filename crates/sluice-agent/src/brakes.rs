@@ -41,6 +41,11 @@ impl Brakes {
         self.adaptive.as_mut().is_none_or(|(_, adaptive)| adaptive.admits(now, draw))
     }
 
+    /// When another request can be expected to be admitted; `None`: the policy throttles none.
+    pub(crate) fn expected_wait(&mut self, now: Duration) -> Option<Duration> {
+        Some(self.adaptive.as_mut()?.1.expected_wait(now))
+    }
+
     /// An attempt that repeats none at this target is on its way.
     pub(crate) fn first_attempt(&mut self, now: Duration) {
         self.budget.on_first_attempt(now);

@@ -14,7 +14,7 @@
 //! | `pipeline` | the request path on one page |
 //! | `ask`, `body_room`, `head_scan`, `headers` | reading a request |
 //! | `exchange`, `lanes` | one client request: identity, deadline, its turn |
-//! | `attempts`, `plan`, `brakes` | which target next, and when again |
+//! | `attempts`, `plan`, `brakes`, `unserved` | which target next, when again, and what is told when none served |
 //! | `attempt`, `flow`, `grant` | one upstream call, its answer, and what it was given |
 //! | `relay`, `verbatim`, `keep_alive`, `driven`, `body` | the answer on its way to the client |
 //! | `reply` | errors become responses, here only |
@@ -58,6 +58,7 @@ mod report;
 mod server;
 mod targets;
 mod transitions;
+mod unserved;
 mod upstream;
 mod verbatim;
 

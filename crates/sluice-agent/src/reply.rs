@@ -7,18 +7,18 @@ use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use sluice_core::balance::PassedOver;
 use sluice_core::classify::Happening;
 use sluice_core::deadline::Stage;
-use sluice_core::policy::{Degraded, WireFormat};
+use sluice_core::policy::{Credential, Degraded, TargetPolicy, WireFormat};
 use sluice_core::refusal::{Evidence, Reason, Refusal};
 use sluice_core::wire::{Operation, StaticAnswer, model_body, models_body, static_answer, static_stream};
 
 use crate::agent::Shared;
 use crate::ask::{Ask, Unreadable};
-use crate::attempts::Unserved;
 use crate::body::Body;
 use crate::exchange::Exchange;
 use crate::headers;
 use crate::lanes::Expired;
 use crate::targets::Target;
+use crate::unserved::{Failed, Outlook, Unserved, credential_refused};
 
 /// A request that could not be read, and what its client speaks.
 #[derive(Debug)]
@@ -70,6 +70,7 @@ pub(crate) fn unanswered(shared: &Shared, unanswered: &Unanswered) -> Response<B
             Reason::InvalidRequest,
             format!("`Connection` names `{}`, which belongs to the request: take it out", name.0),
         ),
+        Unreadable::Deadline(error) => refused(Reason::InvalidRequest, error.to_string()),
         Unreadable::Loop => refused(
             Reason::InvalidRequest,
             "the request came through this agent before: a target's `endpoint` leads back to it".to_owned(),
@@ -133,7 +134,7 @@ fn evidence(exchange: &Exchange, target: &Target, now: Duration) -> Evidence {
         limit_version: Some(target.policy.rules.revision),
         in_flight: Some((target.in_flight(), target.limit())),
         received_deadline: exchange.deadline.received(),
-        remaining: Some(exchange.deadline.remaining(now)),
+        remaining: Some(exchange.deadline.remaining_to_begin(now)),
         ..Evidence::default()
     }
 }
@@ -143,37 +144,53 @@ fn evidence(exchange: &Exchange, target: &Target, now: Duration) -> Evidence {
 pub(crate) fn unserved(
     exchange: &Exchange,
     ask: &Ask,
-    unserved: Unserved,
+    mut unserved: Unserved,
     now: Duration,
 ) -> Result<Response<Body>, Box<Refusal>> {
-    let callers_fault = unserved.failed.as_ref().is_some_and(|(_, _, classified)| {
-        !classified.failover && !classified.retry && unserved.answer.is_some()
-    });
-    if !callers_fault && let Some(degraded) = degraded(exchange, ask) {
+    let callers_own = |failed: &Failed| failed.outlook == Outlook::CallersOwn;
+    if !unserved.failed.as_ref().is_some_and(callers_own)
+        && let Some(degraded) = degraded(exchange, ask)
+    {
         return Ok(degraded);
     }
-    if let Some(answer) = unserved.answer {
-        return Ok(answer);
-    }
-    let (refusal, decided) = match &unserved.failed {
-        Some((target, happening, _)) => {
-            (Refusal::new(Stage::Attempt, failed_reason(happening)), Some(target.clone()))
-        }
+    let told = if unserved.passed_over_is_better() { None } else { unserved.failed.take() };
+    let (refusal, decided) = match told {
+        Some(Failed { answer: Some(answer), .. }) => return Ok(answer),
+        Some(Failed { target, happening, .. }) => (failed(&target.policy, &happening), Some(target)),
         None => not_admitted(&unserved),
     };
     let decided = decided.unwrap_or_else(|| exchange.route.targets[0].clone());
-    let failed = unserved.failed.iter().map(|(target, _, why)| (target.policy.name.clone(), why.reason));
+    let failures = unserved.failures.iter().map(|(target, why)| (target.policy.name.clone(), *why));
     let passed_over =
         unserved.passed_over.iter().map(|(target, why, _)| (target.policy.name.clone(), why.as_str()));
     Err(Box::new(refusal.evidence(Evidence {
         upstream_attempt: unserved.attempts > 0,
-        targets: passed_over.chain(failed).collect(),
+        targets: passed_over.chain(failures).collect(),
         ..evidence(exchange, &decided, now)
     })))
 }
 
-fn failed_reason(happening: &Happening) -> Reason {
+fn failed(target: &TargetPolicy, happening: &Happening) -> Refusal {
+    let refusal = Refusal::new(Stage::Attempt, failed_reason(target, happening));
+    let Some(status) = credential_refused(target, happening) else { return refusal };
+    let name = &target.name;
+    refusal.detail(match &target.credential {
+        Credential::Secret(key) => format!(
+            "the provider of target `{name}` refused the target's credential with status {status}: renew key `{}` \
+             of Secret `{}`",
+            key.key, key.name
+        ),
+        _ => format!(
+            "the provider of target `{name}` wants a credential (status {status}) and the target has none: give \
+             it one in `credential`"
+        ),
+    })
+}
+
+/// Why an attempt without an answer that can be passed on is refused.
+pub(crate) fn failed_reason(target: &TargetPolicy, happening: &Happening) -> Reason {
     match happening {
+        _ if credential_refused(target, happening).is_some() => Reason::CredentialRefused,
         Happening::TotalDeadline { callers: true, .. } => Reason::DeadlineExceeded,
         Happening::FirstTokenDeadline { .. } | Happening::TotalDeadline { .. } => Reason::UpstreamTimeout,
         Happening::Connect(_) => Reason::UpstreamUnreachable,
@@ -208,7 +225,7 @@ fn not_admitted(unserved: &Unserved) -> (Refusal, Option<Arc<Target>>) {
     }
 }
 
-fn reason_of(why: PassedOver) -> Reason {
+pub(crate) fn reason_of(why: PassedOver) -> Reason {
     match why {
         PassedOver::Open => Reason::CircuitOpen,
         PassedOver::ProbesBusy => Reason::ProbesBusy,

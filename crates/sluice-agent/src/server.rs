@@ -2,6 +2,11 @@
 //!
 //! Limits (design: limits and hardening): 100 headers and 64 KiB of them, 10 s to send them, a bounded
 //! number of connections and of HTTP/2 streams. hyper bounds pending resets (rapid reset) by default.
+//!
+//! A client that ends its sending side (`printf … | nc -N`) counts as gone, as it does with nginx, Envoy and Go's
+//! server. On the wire it cannot be told from one that has closed its socket: both send the same FIN, and only a
+//! write would tell them apart, of which there is none while a provider thinks. An abandoned call that runs on is
+//! billed; a client that half-closes is rare and can send its request otherwise. So no `half_close` here.
 
 use std::convert::Infallible;
 use std::future::Future;

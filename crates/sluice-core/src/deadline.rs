@@ -6,8 +6,9 @@
 //!   inside a stream. So it shortens the total of plain answers, and of streams the first-token deadline,
 //!   since nothing is sent before the first token.
 //!
-//! Garbage (text, zero, negative numbers, NaN, infinities) is as if absent; a longer time than the policy's changes
-//! nothing. Time is the time since any fixed moment.
+//! A longer time than the policy's changes nothing. Garbage (text, zero, negative numbers, NaN, infinities) in the
+//! SDKs' headers is as if absent, since nobody wrote it; in `x-sluice-timeout-ms` it is an error, since a caller who
+//! wrote it means to be bound by it. Time is the time since any fixed moment.
 
 use std::time::Duration;
 
@@ -66,15 +67,30 @@ pub struct CallersDeadline {
     pub hint: Option<Duration>,
 }
 
+/// A caller's own deadline that is no time.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`x-sluice-timeout-ms` is `{value}`: send milliseconds, 1 or more, or leave it out")]
+pub struct UnreadableDeadline {
+    value: String,
+}
+
 impl CallersDeadline {
     /// Reads the headers; `header` looks a lower-case name up.
-    #[must_use]
-    pub fn read<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Self {
+    ///
+    /// # Errors
+    /// When `x-sluice-timeout-ms` is not a number of at least one.
+    pub fn read<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Result<Self, UnreadableDeadline> {
+        /// Characters of a value that an error shows.
+        const SHOWN: usize = 80;
         let seconds = |name| header(name).and_then(|value| positive(value, 1.0));
-        Self {
-            stated: header("x-sluice-timeout-ms").and_then(|value| positive(value, 0.001)),
+        let stated = header("x-sluice-timeout-ms").map(|value| {
+            positive(value, 0.001)
+                .ok_or_else(|| UnreadableDeadline { value: value.chars().take(SHOWN).collect() })
+        });
+        Ok(Self {
+            stated: stated.transpose()?,
             hint: seconds("x-stainless-timeout").or_else(|| seconds("x-stainless-read-timeout")),
-        }
+        })
     }
 }
 
@@ -154,6 +170,13 @@ impl Budget {
         Some(self.patience?.saturating_sub(now.saturating_sub(self.started)))
     }
 
+    /// What is left until the caller stops waiting for an answer to begin, or the total ends.
+    #[must_use]
+    pub fn remaining_to_begin(&self, now: Duration) -> Duration {
+        let remaining = self.remaining(now);
+        self.patience(now).map_or(remaining, |left| left.min(remaining))
+    }
+
     /// The total, from the start.
     #[must_use]
     pub const fn total(&self) -> Duration {
@@ -182,7 +205,12 @@ mod tests {
     }
 
     fn read(headers: &[(&str, &str)]) -> CallersDeadline {
-        CallersDeadline::read(|name| headers.iter().find(|(n, _)| *n == name).map(|(_, v)| *v))
+        CallersDeadline::read(|name| headers.iter().find(|(n, _)| *n == name).map(|(_, v)| *v)).unwrap()
+    }
+
+    fn refused(value: &str) -> Option<String> {
+        let header = |name: &str| (name == "x-sluice-timeout-ms").then_some(value);
+        CallersDeadline::read(header).err().map(|error| error.to_string())
     }
 
     #[test]
@@ -191,13 +219,23 @@ mod tests {
         assert_eq!(read(&[("x-stainless-timeout", "600")]).hint, Some(ms(600_000)));
         assert_eq!(read(&[("x-stainless-read-timeout", "2.5")]).hint, Some(ms(2_500)));
         for garbage in ["", "0", "-5", "soon", "nan", "inf", "1e400", "0.0000001", "NotGiven", "0x10"] {
-            assert_eq!(read(&[("x-sluice-timeout-ms", garbage)]).stated, None, "{garbage:?}");
+            assert!(refused(garbage).is_some_and(|error| error.contains(garbage)), "{garbage:?}");
             assert_eq!(
                 read(&[("x-stainless-timeout", garbage)]).hint.filter(|d| *d < ms(1)),
                 None,
                 "{garbage:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_refused_deadline_names_header_value_and_fix() {
+        assert_eq!(
+            refused("-5").unwrap(),
+            "`x-sluice-timeout-ms` is `-5`: send milliseconds, 1 or more, or leave it out"
+        );
+        assert!(refused(&"9".repeat(60_000)).is_some_and(|error| error.len() < 200));
+        assert_eq!(refused("1"), None);
     }
 
     #[test]
@@ -225,6 +263,9 @@ mod tests {
         assert_eq!((streamed.total(), streamed.first_token(ms(0))), (policy.total, ms(5_000)));
         assert_eq!(streamed.received(), Some(ms(5_000)));
         assert!(streamed.first_token_is_callers(ms(0)));
+        assert_eq!(streamed.remaining_to_begin(ms(4_999)), ms(1));
+        assert_eq!(streamed.remaining_to_begin(ms(6_000)), ms(0));
+        assert_eq!(plain.remaining_to_begin(ms(4_000)), ms(1_000));
         assert_eq!(streamed.first_token(ms(4_000)), ms(1_000), "a second attempt has what the first left");
         let patient = Budget::new(&policy, read(&[("x-stainless-timeout", "600")]), true, ms(0));
         assert_eq!(patient.first_token(ms(0)), policy.first_token);

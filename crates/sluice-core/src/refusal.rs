@@ -12,14 +12,16 @@
 //! | the body is too large | 413 | `invalid_request_error` | `request_too_large` | `APIStatusError`, `RequestTooLargeError` |
 //! | quota, limit, queue, pause: come back later | 429 | `rate_limit_error` | `rate_limit_error` | `RateLimitError` |
 //! | the provider could not be reached, or answered nonsense | 502 | `server_error` | `api_error` | `InternalServerError` |
-//! | nothing can serve: breakers open, no credential, state away, draining | 503 | `server_error` | `overloaded_error` | `InternalServerError`, `ServiceUnavailableError` |
+//! | nothing can serve: breakers open, no credential or a refused one of the target's, state away, draining | 503 | `server_error` | `overloaded_error` | `InternalServerError`, `ServiceUnavailableError` |
 //! | out of time | 504 | `server_error` | `timeout_error` | `InternalServerError`, `DeadlineExceededError` |
 //!
 //! Anthropic's own overload is 529; 503 is used in both formats, because everything between the client and the
 //! agent knows 503 and retries or balances by it, while 529 means that the *provider* said so.
 //!
 //! Retry guidance: `retry-after` in whole seconds, rounded up (never early), with `retry-after-ms` exact, which both
-//! SDKs read first. `x-should-retry: false` where a retry can't help, and where the wait is beyond
+//! SDKs read first, wherever a wait is known: from the breaker, the bucket, the pause, the limiter or the throttle.
+//! Where none is (502, 504, an agent that shuts down: another one serves the next connection), neither header is
+//! sent, and the SDKs' own backoff with its jitter is the better guess. `x-should-retry: false` where a retry can't help, and where the wait is beyond
 //! [`SDK_PATIENCE`]: for a longer Retry-After older SDKs come back in seconds instead, and Anthropic's newer ones
 //! sleep for as long as it says, with a caller waiting behind.
 
@@ -75,6 +77,8 @@ pub enum Reason {
     /// The breaker closed lately, and the load is let in by and by.
     Ramping,
     NoCredential,
+    /// The provider refused the target's own credential; the caller's has no part in it.
+    CredentialRefused,
     /// The shared state is away and the policy fails closed.
     StoreUnavailable,
     /// No policy has arrived yet.
@@ -138,6 +142,7 @@ impl Reason {
             Self::ProbesBusy => "probes_busy",
             Self::Ramping => "ramping",
             Self::NoCredential => "no_credential",
+            Self::CredentialRefused => "credential_refused",
             Self::StoreUnavailable => "store_unavailable",
             Self::NoPolicy => "no_policy",
             Self::Draining => "draining",
@@ -171,6 +176,7 @@ impl Reason {
             | Self::ProbesBusy
             | Self::Ramping
             | Self::NoCredential
+            | Self::CredentialRefused
             | Self::StoreUnavailable
             | Self::NoPolicy
             | Self::Draining
@@ -235,8 +241,8 @@ impl Reason {
             | Class::MethodNotAllowed
             | Class::TooLarge
             | Class::HeadersTooLarge => false,
-            // The caller's time is up; and a Secret does not appear within a retry.
-            _ => !matches!(self, Self::DeadlineExceeded | Self::NoCredential),
+            // The caller's time is up; and no Secret appears or is renewed within a retry.
+            _ => !matches!(self, Self::DeadlineExceeded | Self::NoCredential | Self::CredentialRefused),
         }
     }
 
@@ -266,6 +272,7 @@ impl Reason {
             Self::ProbesBusy => "the circuit breaker waits for its probes",
             Self::Ramping => "the provider recovered and the load is let in gradually",
             Self::NoCredential => "the target's credential is missing",
+            Self::CredentialRefused => "the provider refused the target's credential",
             Self::StoreUnavailable => "the shared state is unavailable and the policy fails closed",
             Self::NoPolicy => "no policy has been received yet",
             Self::Draining => "the agent is shutting down",

@@ -67,6 +67,15 @@ impl<const N: usize> Window<N> {
         &mut self.counts[index]
     }
 
+    /// Since the beginning of the oldest slice that has counted anything; zero when none has.
+    fn counted_for(&self, now: Duration) -> Duration {
+        let oldest = self.newest.saturating_sub(N as u64 - 1);
+        let counted = |slice: &u64| self.counts[(slice % N as u64) as usize] != [0; 2];
+        let Some(slice) = (oldest..=self.newest).find(counted) else { return Duration::ZERO };
+        let began = self.slice.saturating_mul(u32::try_from(slice).unwrap_or(u32::MAX));
+        now.saturating_sub(began)
+    }
+
     fn sums(&self) -> [u64; 2] {
         self.counts.iter().fold([0; 2], |sum, [a, b]| [sum[0] + a, sum[1] + b])
     }
@@ -182,6 +191,16 @@ impl AdaptiveThrottle {
         self.window.advance(now)[1] += 1;
     }
 
+    /// When another request can be expected to be let through: the formula lets `1 + K·accepts` of those that are
+    /// counted through, so one in every such part of the time they came in. At most the window.
+    pub fn expected_wait(&mut self, now: Duration) -> Duration {
+        self.window.advance(now);
+        let [_, accepts] = self.window.sums();
+        let let_through = 1 + accepts.saturating_mul(u64::from(self.k_percent)) / 100;
+        let let_through = u32::try_from(let_through).unwrap_or(u32::MAX);
+        (self.window.counted_for(now) / let_through).min(Self::WINDOW)
+    }
+
     #[must_use]
     pub fn refusal_probability(&mut self, now: Duration) -> f64 {
         self.window.advance(now);
@@ -284,6 +303,26 @@ mod tests {
         }
         assert!(throttle.refusal_probability(ms(0)).abs() < 1e-9, "half are accepted and K is 2");
         assert!(throttle.refusal_probability(ms(500_000)).abs() < 1e-9, "forgotten after two minutes");
+    }
+
+    #[test]
+    fn a_throttled_request_is_told_when_one_goes_through() {
+        let mut throttle = AdaptiveThrottle::new(200);
+        assert_eq!(throttle.expected_wait(ms(20_000)), Duration::ZERO, "nothing is refused");
+        for _ in 0..100 {
+            throttle.admits(ms(20_000), Draw::new(0));
+        }
+        assert_eq!(throttle.expected_wait(ms(24_000)), ms(4_000), "nothing is accepted: one in all the time");
+        for _ in 0..2 {
+            throttle.on_accept(ms(24_000));
+        }
+        assert_eq!(
+            throttle.expected_wait(ms(25_000)),
+            ms(1_000),
+            "two accepts let five through in five seconds"
+        );
+        assert!(throttle.expected_wait(ms(130_000)) <= AdaptiveThrottle::WINDOW);
+        assert_eq!(throttle.expected_wait(ms(900_000)), Duration::ZERO, "all is forgotten");
     }
 
     proptest! {

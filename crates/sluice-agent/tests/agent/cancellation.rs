@@ -73,6 +73,21 @@ async fn leaving_a_plain_call_cancels_it() {
     assert_eq!(state.exchanges.cancelled, 1);
 }
 
+/// A client that ends its sending side cannot be told from one that is gone, so the call is not left running.
+#[tokio::test]
+async fn ending_the_sending_side_is_leaving() {
+    for (scenario, stream) in [("default: {stall: {after: 0}}", true), ("default: {ttft: 60s}", false)] {
+        let primary = provider(scenario).await;
+        let world = World::openai(vec![target("primary", &primary, 0)]).await;
+        let mut client = world.connect().await;
+        client.write_all(&request_bytes("/v1/chat/completions", "", &chat(stream))).await.unwrap();
+        primary.wait_for(|stats| stats.total.in_flight == 1, PATIENCE).await.unwrap();
+        client.shutdown().await.unwrap();
+        primary.wait_for(|stats| stats.total.cancelled() == 1, PATIENCE).await.unwrap();
+        assert_eq!(world.until_idle().await.exchanges.cancelled, 1);
+    }
+}
+
 /// SDKs close their connection at `[DONE]`, without waiting for the end of the body.
 #[tokio::test]
 async fn leaving_behind_the_last_event_is_a_success() {

@@ -136,3 +136,57 @@ async fn a_target_without_a_credential_that_is_refused_is_failed_over() {
     assert_eq!(answer.status, 200, "the caller's key was taken away: it cannot mend this: {}", answer.text());
     assert_eq!(answer.header("x-sluice-served-by"), Some("fallback"));
 }
+
+/// The caller's key was taken away, so no SDK may say that it is wrong.
+#[tokio::test]
+async fn our_credential_refused_everywhere_is_not_the_callers_fault() {
+    for (format, path, body, kind) in [
+        (WireFormat::OpenAi, "/v1/chat/completions", chat(false), "server_error"),
+        (WireFormat::OpenAi, "/v1/chat/completions", chat(true), "server_error"),
+        (WireFormat::Anthropic, "/v1/messages", message(true), "overloaded_error"),
+    ] {
+        for status in [401, 403] {
+            let primary = provider(&format!("default: {{status: {status}}}")).await;
+            let mut only = target("primary", &primary, 0);
+            only.credential = Credential::Secret(key());
+            let set = with_secret(policy_set(vec![route(format, vec![only])]), "canary-ours");
+            let world = World::start(set, home(), |_| {}).await;
+            let answer = world.ask(path, &THEIRS, &body).await;
+            assert_eq!(answer.status, 503, "{status}");
+            assert_eq!(answer.header("x-sluice-refused"), Some("attempt/credential_refused"));
+            assert_eq!(
+                (answer.header("x-should-retry"), answer.header("retry-after")),
+                (Some("false"), None)
+            );
+            let error = &answer.json()["error"];
+            assert_eq!(error["type"], kind);
+            let message = error["message"].as_str().unwrap();
+            for part in ["`primary`", &status.to_string(), "Secret `provider`", "`token`"] {
+                assert!(message.contains(part), "{part}: {message}");
+            }
+            assert_eq!(error["sluice"]["upstream_attempt"], true);
+            assert_eq!(error["sluice"]["targets"][0]["why"], "credential");
+            assert!(!answer.text().contains("canary"), "no secret in an error");
+            assert_eq!(primary.stats().total.started, 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_callers_own_credential_refused_is_the_providers_word() {
+    for status in [401, 403] {
+        let primary = provider(&format!("default: {{status: {status}}}")).await;
+        let mut only = target("primary", &primary, 0);
+        only.credential = Credential::Passthrough;
+        let world = World::openai(vec![only]).await;
+        let answer = world.ask("/v1/chat/completions", &THEIRS, &chat(false)).await;
+        assert_eq!((answer.status.as_u16(), answer.header("x-sluice-refused")), (status, None));
+    }
+    // Without any credential a 401 wants one of the target, while a 403 speaks of the request.
+    for (status, told, refused) in [(401, 503, Some("attempt/credential_refused")), (403, 403, None)] {
+        let primary = provider(&format!("default: {{status: {status}}}")).await;
+        let world = World::openai(vec![target("primary", &primary, 0)]).await;
+        let answer = world.chat().await;
+        assert_eq!((answer.status.as_u16(), answer.header("x-sluice-refused")), (told, refused));
+    }
+}

@@ -178,3 +178,52 @@ async fn a_first_token_that_never_came_shrinks_the_limit() {
     world.until_idle().await;
     assert_eq!(world.target("primary").await.limit, 29, "once per interval");
 }
+
+#[tokio::test]
+async fn a_deadline_that_is_no_time_is_the_callers_to_mend() {
+    let primary = provider("{}").await;
+    let world = World::openai(vec![target("primary", &primary, 0)]).await;
+    for value in ["0", "-1", "soon", "", "NaN", "Infinity", "1e999", "0x10"] {
+        let answer = world.ask("/v1/chat/completions", &[("x-sluice-timeout-ms", value)], &chat(false)).await;
+        assert_eq!(answer.status, 400, "{value:?}");
+        let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+        for part in ["x-sluice-timeout-ms", &format!("`{value}`"), "1 or more"] {
+            assert!(message.contains(part), "{value:?}: {message}");
+        }
+        assert_eq!(answer.header("x-should-retry"), Some("false"));
+    }
+    let body = chat(false).to_string();
+    let mut bytes =
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nx-sluice-timeout-ms: \xff\r\n".to_vec();
+    bytes.extend_from_slice(format!("content-length: {}\r\n\r\n{body}", body.len()).as_bytes());
+    let answer = world.raw(&bytes).await;
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    assert_eq!(primary.stats().total.started, 0);
+    // What an SDK adds by itself is a hint: garbage in it is nobody's wish.
+    let hints = [("x-stainless-timeout", "NOT_GIVEN"), ("x-stainless-read-timeout", "-1")];
+    assert_eq!(world.ask("/v1/chat/completions", &hints, &chat(false)).await.status, 200);
+}
+
+#[tokio::test]
+async fn evidence_shows_the_deadline_that_was_received_and_what_is_left_of_it() {
+    for (headers, stream, received) in [
+        ([("x-stainless-timeout", "0.001")], true, 1),
+        ([("x-stainless-timeout", "0.05")], true, 50),
+        ([("x-stainless-read-timeout", "0.05")], false, 50),
+        ([("x-sluice-timeout-ms", "50")], true, 50),
+        ([("x-sluice-timeout-ms", "50")], false, 50),
+    ] {
+        let primary = provider("default: {ttft: 60s}").await;
+        let world = World::openai(vec![once(target("primary", &primary, 0))]).await;
+        let answer = world.ask("/v1/chat/completions", &headers, &chat(stream)).await;
+        assert_eq!(answer.status, 504, "{headers:?}");
+        let error = &answer.json()["error"];
+        assert_eq!(error["code"], "deadline_exceeded", "the caller's own");
+        let sluice = &error["sluice"];
+        assert_eq!(
+            (sluice["received_deadline_ms"].as_u64(), sluice["remaining_ms"].as_u64()),
+            (Some(received), Some(0)),
+            "{headers:?} {stream}"
+        );
+    }
+}

@@ -289,3 +289,59 @@ async fn a_named_target_is_asked_and_no_other() {
         (404, Some("no_such_target"))
     );
 }
+
+/// Several targets fail, and one answer is given: the one that leaves the most hope.
+#[tokio::test]
+async fn the_most_hopeful_end_is_told() {
+    const DOWN: &str = "default: {status: 503}";
+    const EMPTY: &str = "default: {error: spendCap}";
+    const HALF_AN_HOUR: &str = "default: {status: 429, retryAfter: 1800}";
+    const WRONG: &str = "default: {status: 400}";
+    const SILENT: &str = "default: {connection: reset}";
+    for (first, second, status, retries) in [
+        (DOWN, EMPTY, 503, true),
+        (EMPTY, DOWN, 503, true),
+        (DOWN, HALF_AN_HOUR, 503, true),
+        (HALF_AN_HOUR, DOWN, 503, true),
+        (SILENT, EMPTY, 502, true),
+        (EMPTY, SILENT, 502, true),
+        (EMPTY, HALF_AN_HOUR, 429, false),
+        (EMPTY, EMPTY, 429, false),
+        (DOWN, SILENT, 503, true),
+        // The request itself is at fault, whoever else is down.
+        (DOWN, WRONG, 400, true),
+        (EMPTY, WRONG, 400, true),
+    ] {
+        let (one, two) = (provider(first).await, provider(second).await);
+        let mut targets = vec![target("one", &one, 0), target("two", &two, 1)];
+        for target in &mut targets {
+            target.rules.retries.rules.max_attempts = 2;
+        }
+        let world = World::openai(targets).await;
+        let answer = world.chat().await;
+        let told = (answer.status.as_u16(), answer.header("x-should-retry") != Some("false"));
+        assert_eq!(told, (status, retries), "{first}, then {second}: {}", answer.text());
+    }
+}
+
+/// A target that was passed over and will be back soon is told of before an attempt that no wait mends.
+#[tokio::test]
+async fn a_target_that_comes_back_is_told_before_one_that_does_not() {
+    let (one, two) = (provider("default: {status: 500}").await, provider("default: {error: spendCap}").await);
+    let mut fragile = target("one", &one, 0);
+    fragile.rules.breaker.rules.consecutive_failures = 1;
+    fragile.rules.breaker.rules.cooldown.base = ms(30_000);
+    fragile.rules.retries.rules.max_attempts = 2;
+    let world = World::openai(vec![fragile, target("two", &two, 1)]).await;
+    world.chat().await;
+    world.until_idle().await;
+    let answer = world.chat().await;
+    assert_eq!(answer.header("x-sluice-refused"), Some("admit/circuit_open"), "{}", answer.text());
+    assert!(answer.header("retry-after").is_some() && answer.header("x-should-retry").is_none());
+    let sluice = &answer.json()["error"]["sluice"];
+    assert_eq!(
+        sluice["targets"],
+        serde_json::json!([{ "name": "one", "why": "open" }, { "name": "two", "why": "spend-cap" }])
+    );
+    assert_eq!(sluice["upstream_attempt"], true);
+}

@@ -148,6 +148,9 @@ async fn adaptive_throttling_refuses_what_a_failing_provider_would_not_take() {
         let answer = world.chat().await;
         if answer.header("x-sluice-refused") == Some("admit/throttled") {
             assert_eq!(answer.status, 503);
+            let wait: u64 = answer.header("retry-after-ms").unwrap().parse().unwrap();
+            assert!((1..=120_000).contains(&wait), "{wait}");
+            assert!(answer.header("retry-after").is_some());
             refused += 1;
         }
     }
