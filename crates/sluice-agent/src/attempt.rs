@@ -304,9 +304,7 @@ impl Attempt<'_> {
 
     /// The provider's headers on their way to the client.
     fn mark(&self, headers: &mut HeaderMap) {
-        headers::strip_hop_by_hop_of_answer(headers);
-        headers::strip_family(headers);
-        headers::keep_sane_waits(headers, crate::clock::wall());
+        headers::clean_answer(headers);
         headers.insert(headers::SERVED_BY, self.target.served_by.clone());
         headers.insert(headers::EXCHANGE_ID, self.exchange.id_header());
     }

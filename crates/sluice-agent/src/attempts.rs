@@ -17,6 +17,7 @@ use sluice_core::refusal::Refusal;
 use crate::agent::Shared;
 use crate::ask::{Ask, quota_tenant};
 use crate::attempt::{Attempt, Ended, Failure};
+use crate::backend;
 use crate::body::Body;
 use crate::exchange::Exchange;
 use crate::grant::Grant;
@@ -38,10 +39,27 @@ pub(crate) async fn serve(
 ) -> Result<Response<Body>, Box<Refusal>> {
     let served = tokio::select! {
         biased;
-        served = run(&shared, &exchange, &exchange.route, &ask) => served,
+        served = run_or_degrade(&shared, &exchange, &ask) => served,
         () = shared.drain.ended() => return Err(Box::new(reply::draining(&exchange, shared.clock.now()))),
     };
     served.or_else(|unserved| reply::unserved(&exchange, &ask, unserved, shared.clock.now()))
+}
+
+/// The targets, then the route's other backend, where it has one.
+async fn run_or_degrade(
+    shared: &Arc<Shared>,
+    exchange: &Exchange,
+    ask: &Ask,
+) -> Result<Response<Body>, Unserved> {
+    let unserved = match run(shared, exchange, &exchange.route, ask).await {
+        Ok(response) => return Ok(response),
+        Err(unserved) => unserved,
+    };
+    if !unserved.may_degrade() {
+        return Err(unserved);
+    }
+    // Boxed: few exchanges need the room.
+    Box::pin(backend::answer(shared, exchange, ask)).await.ok_or(unserved)
 }
 
 async fn run(

@@ -70,7 +70,7 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) -> Result<(), ProtectedH
 ///
 /// An answer with `Transfer-Encoding` was read by it, so a `Content-Length` beside it says nothing true (RFC 9112
 /// § 6.3): sent on, it would make the client take the next answer's bytes for the rest of this one.
-pub(crate) fn strip_hop_by_hop_of_answer(headers: &mut HeaderMap) {
+fn strip_hop_by_hop_of_answer(headers: &mut HeaderMap) {
     if headers.contains_key(header::TRANSFER_ENCODING) {
         headers.remove(header::CONTENT_LENGTH);
     }
@@ -95,9 +95,17 @@ fn strip(headers: &mut HeaderMap, named: &[HeaderName]) {
     }
 }
 
+/// Takes away from an answer on its way to the client what belongs to its hop, what is ours to say, and what nobody
+/// can wait for.
+pub(crate) fn clean_answer(headers: &mut HeaderMap) {
+    strip_hop_by_hop_of_answer(headers);
+    strip_family(headers);
+    keep_sane_waits(headers, crate::clock::wall());
+}
+
 /// Takes away the whole family `x-sluice-`: what it says is this agent's to say. A provider that sent one could
 /// pass its answer off as a refusal, or as another target's.
-pub(crate) fn strip_family(headers: &mut HeaderMap) {
+fn strip_family(headers: &mut HeaderMap) {
     let own: Vec<HeaderName> =
         headers.keys().filter(|name| name.as_str().starts_with("x-sluice-")).cloned().collect();
     for name in own {
@@ -107,7 +115,7 @@ pub(crate) fn strip_family(headers: &mut HeaderMap) {
 
 /// Leaves in an answer only waits that can be waited: SDKs compute with what they find, so a negative number, NaN
 /// or text has them come back at once, and a wait of years is cut to the longest that Sluice itself reads.
-pub(crate) fn keep_sane_waits(headers: &mut HeaderMap, now: std::time::SystemTime) {
+fn keep_sane_waits(headers: &mut HeaderMap, now: std::time::SystemTime) {
     for name in [RETRY_AFTER_MS, header::RETRY_AFTER] {
         let Some(told) = headers.get(&name).cloned() else { continue };
         let read = |asked: &str| told.to_str().ok().filter(|_| asked == name.as_str());

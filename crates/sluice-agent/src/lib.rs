@@ -17,7 +17,7 @@
 //! | `attempts`, `plan`, `brakes`, `unserved` | which target next, when again, and what is told when none served |
 //! | `attempt`, `flow`, `grant` | one upstream call, its answer, and what it was given |
 //! | `relay`, `verbatim`, `keep_alive`, `driven`, `body` | the answer on its way to the client |
-//! | `reply` | errors become responses, here only |
+//! | `reply`, `backend` | what is answered when no target serves; errors become responses, in `reply` only |
 //! | `server`, `client_io`, `drain` | connections of clients |
 //! | `upstream` | connections to providers |
 //! | `policies`, `targets`, `policy_client` | what rules, and where it comes from |
@@ -32,6 +32,7 @@ mod admin;
 mod ask;
 mod attempt;
 mod attempts;
+mod backend;
 mod body;
 mod body_room;
 mod brakes;

@@ -18,7 +18,7 @@ use crate::exchange::Exchange;
 use crate::headers;
 use crate::lanes::Expired;
 use crate::targets::Target;
-use crate::unserved::{Failed, Outlook, Unserved, credential_refused};
+use crate::unserved::{Failed, Unserved, credential_refused};
 
 /// A request that could not be read, and what its client speaks.
 #[derive(Debug)]
@@ -147,8 +147,7 @@ pub(crate) fn unserved(
     mut unserved: Unserved,
     now: Duration,
 ) -> Result<Response<Body>, Box<Refusal>> {
-    let callers_own = |failed: &Failed| failed.outlook == Outlook::CallersOwn;
-    if !unserved.failed.as_ref().is_some_and(callers_own)
+    if unserved.may_degrade()
         && let Some(degraded) = degraded(exchange, ask)
     {
         return Ok(degraded);

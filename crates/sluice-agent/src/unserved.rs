@@ -72,6 +72,11 @@ impl Unserved {
         }
     }
 
+    /// Whether the route's answer for bad times is due: not where the request itself is at fault.
+    pub(crate) fn may_degrade(&self) -> bool {
+        self.failed.as_ref().is_none_or(|failed| failed.outlook != Outlook::CallersOwn)
+    }
+
     /// Whether a target that was not asked is the better one to tell of.
     pub(crate) fn passed_over_is_better(&self) -> bool {
         let Some(failed) = self.failed.as_ref().filter(|_| !self.out_of_time) else {

@@ -1,7 +1,7 @@
 //! Answers that Sluice makes itself: in the client's format, with when to come back and what they are based on.
 
 use serde_json::{Value, json};
-use sluice_core::policy::{ModelPattern, TargetPolicy, WireFormat};
+use sluice_core::policy::{ModelPattern, RoutePolicy, TargetPolicy, WireFormat};
 use sluice_provider::Provider;
 
 use crate::harness::{Answer, World, chat, message, ms, once, provider, quota, route, target};
@@ -236,6 +236,81 @@ async fn a_degraded_answer_is_marked_and_in_format() {
             "a caller's error is not made up for"
         );
     }
+}
+
+fn to_backend(format: WireFormat, targets: Vec<TargetPolicy>, backend: &str) -> RoutePolicy {
+    let mut route = route(format, targets);
+    route.degraded = sluice_core::policy::Degraded::Backend { endpoint: backend.into() };
+    route
+}
+
+#[tokio::test]
+async fn another_backend_gets_the_request_as_it_came() {
+    for (format, path, bodies) in [
+        (WireFormat::OpenAi, "/v1/chat/completions", [chat(false), chat(true)]),
+        (WireFormat::Anthropic, "/v1/messages", [message(false), message(true)]),
+    ] {
+        let primary = provider("default: {status: 503}").await;
+        let backend = provider("default: {tokens: 3}").await;
+        let mut only = once(target("primary", &primary, 0));
+        only.model = Some("small".into());
+        let world = World::new(vec![to_backend(format, vec![only], &backend.openai_url())]).await;
+        for body in bodies {
+            let headers = [("authorization", "Bearer theirs"), ("x-kept", "1"), ("idempotency-key", "k")];
+            let answer = world.ask(path, &headers, &body).await;
+            assert_eq!((answer.status.as_u16(), answer.whole), (200, true), "{}", answer.text());
+            assert_eq!(answer.header("x-sluice-degraded"), Some("backend"));
+            assert_eq!(answer.header("x-sluice-served-by"), Some("backend"));
+            assert!(answer.header("x-sluice-exchange-id").is_some());
+            let call = backend.calls().last().unwrap().clone();
+            assert_eq!(call.path, path);
+            assert_eq!(Some(call.model.as_str()), body["model"].as_str(), "as the client asked");
+            assert_eq!((call.header("authorization"), call.header("x-kept")), (None, Some("1")));
+        }
+        // What the request itself is guilty of is said, and not tried elsewhere.
+        primary.set(sluice_provider::Scenario::from_yaml("default: {status: 400}").unwrap());
+        let before = backend.stats().total.started;
+        let body = if format == WireFormat::OpenAi { chat(false) } else { message(false) };
+        assert_eq!(world.ask(path, &[], &body).await.status, 400);
+        assert_eq!(backend.stats().total.started, before);
+        world.until_idle().await;
+    }
+}
+
+#[tokio::test]
+async fn a_backend_that_fails_too_leaves_the_honest_error() {
+    let primary = provider("default: {status: 503}").await;
+    let down = provider("default: {status: 500}").await;
+    let silent = provider("default: {ttft: 60s}").await;
+    let nobody = "http://127.0.0.1:9/v1".to_owned();
+    for backend in [down.openai_url(), silent.openai_url(), nobody] {
+        let only = fragile(target("primary", &primary, 0), 30_000);
+        let world = World::new(vec![to_backend(WireFormat::OpenAi, vec![only], &backend)]).await;
+        let headers = [("x-sluice-timeout-ms", "400")];
+        let answer = world.ask("/v1/chat/completions", &headers, &chat(false)).await;
+        assert_eq!((answer.status.as_u16(), answer.header("x-sluice-degraded")), (503, None), "{backend}");
+        world.until_idle().await;
+        let answer = world.ask("/v1/chat/completions", &headers, &chat(false)).await;
+        assert_eq!(answer.header("x-sluice-refused"), Some("admit/circuit_open"), "{backend}");
+    }
+    assert_eq!(silent.stats().total.in_flight, 0, "its call ends with the deadline");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_cancels_the_backends_call() {
+    use tokio::io::AsyncWriteExt as _;
+    let primary = provider("default: {status: 503}").await;
+    let backend = provider("default: {stall: {after: 2}}").await;
+    let only = once(target("primary", &primary, 0));
+    let world = World::new(vec![to_backend(WireFormat::OpenAi, vec![only], &backend.openai_url())]).await;
+    let mut client = world.connect().await;
+    let request = crate::harness::request_bytes("/v1/chat/completions", "", &chat(true));
+    client.write_all(&request).await.unwrap();
+    crate::harness::read_until(&mut client, "x-sluice-degraded: backend").await;
+    backend.wait_for(|stats| stats.total.stalled == 1, crate::harness::PATIENCE).await.unwrap();
+    drop(client);
+    backend.wait_for(|stats| stats.total.cancelled() == 1, crate::harness::PATIENCE).await.unwrap();
+    world.until_idle().await;
 }
 
 /// What a person reads in errors and logs never has a prompt, an answer or a key in it.
