@@ -6,16 +6,24 @@
 //! | module | |
 //! |---|---|
 //! | [`redis`] | redis-server: one, a cluster, a primary with Sentinels |
+//! | [`jaeger`] | Jaeger: spans in, spans out |
+//! | [`prometheus`] | Prometheus, scraping given ports |
 //! | [`proxy`] | a TCP proxy that counts commands, and cuts, swallows or delays them |
 //! | [`sdk`] | the official Python SDKs, playing the scripts of `e2e/sdk` |
 //! | [`tls`] | certificates for one test |
 
+mod http;
+pub mod jaeger;
+pub mod prometheus;
 pub mod proxy;
 pub mod redis;
 mod resp;
 pub mod sdk;
 pub mod tls;
+mod tool;
 
+pub use jaeger::{Jaeger, JaegerSpan};
+pub use prometheus::Prometheus;
 pub use proxy::{CountingProxy, ProxyMode};
 pub use redis::{RedisCluster, RedisOptions, RedisSentinel, RedisServer};
 pub use sdk::Sdk;

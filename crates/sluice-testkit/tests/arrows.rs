@@ -11,11 +11,21 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("sluice-proto", &["sluice-core"]),
     ("sluice-policy", &["sluice-api", "sluice-core", "sluice-proto"]),
     ("sluice-state", &["sluice-core"]),
-    ("sluice-agent", &["sluice-core", "sluice-proto", "sluice-state"]),
+    ("sluice-telemetry", &["sluice-core"]),
+    ("sluice-agent", &["sluice-core", "sluice-proto", "sluice-state", "sluice-telemetry"]),
     ("sluice-provider", &[]),
+    ("sluice-controller", &["sluice-api", "sluice-core", "sluice-policy", "sluice-proto", "sluice-state"]),
     (
         "sluice-cli",
-        &["sluice-agent", "sluice-api", "sluice-core", "sluice-policy", "sluice-provider", "sluice-state"],
+        &[
+            "sluice-agent",
+            "sluice-api",
+            "sluice-core",
+            "sluice-policy",
+            "sluice-provider",
+            "sluice-state",
+            "sluice-telemetry",
+        ],
     ),
     ("sluice-testkit", &["sluice-core"]),
 ];
@@ -26,6 +36,10 @@ const RESTRICTED: &[(&str, &[&str])] = &[
     ("deadpool-redis", &["sluice-state"]),
     ("mlua", &["sluice-state"]),
     ("kube", &["sluice-api", "sluice-policy", "sluice-controller", "sluice-cli"]),
+    ("opentelemetry", &["sluice-telemetry"]),
+    ("opentelemetry_sdk", &["sluice-telemetry"]),
+    ("opentelemetry-proto", &["sluice-telemetry"]),
+    ("tracing-opentelemetry", &["sluice-telemetry"]),
     ("kube-client", &["sluice-controller", "sluice-cli"]),
 ];
 
