@@ -15,11 +15,13 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulConnection;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use crate::body::Body;
@@ -43,7 +45,7 @@ where
     F: Future<Output = Response<Body>> + Send + 'static,
 {
     let connections = TaskTracker::new();
-    let builder = Arc::new(connection_builder(header_timeout));
+    let versions = Arc::new(Versions::new(header_timeout));
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let accepted = tokio::select! {
@@ -52,9 +54,9 @@ where
         };
         match accepted {
             Ok((socket, permit)) => {
-                let (handle, drain, builder) = (handle.clone(), drain.clone(), builder.clone());
+                let (handle, drain, versions) = (handle.clone(), drain.clone(), versions.clone());
                 connections.spawn(async move {
-                    serve_connection(socket, &builder, drain, handle).await;
+                    serve_connection(socket, &versions, drain, handle).await;
                     drop(permit);
                 });
             }
@@ -79,29 +81,47 @@ async fn accept(
     Ok((socket, permit))
 }
 
-async fn serve_connection<H, F>(
-    socket: TcpStream,
-    builder: &auto::Builder<TokioExecutor>,
-    drain: Drain,
-    handle: H,
-) where
+async fn serve_connection<H, F>(socket: TcpStream, versions: &Versions, drain: Drain, handle: H)
+where
     H: Fn(Request<Incoming>, Arc<Connection>) -> F,
     F: Future<Output = Response<Body>> + Send + 'static,
 {
     let connection = Connection::new(WRITE_STALL);
-    let io = TokioIo::new(ClientIo::new(socket, connection.clone()));
+    let mut io = ClientIo::new(socket, connection.clone());
+    let http2 = tokio::select! {
+        // As long as a head may take; from there on HTTP/1.1 counts anew.
+        told = timeout(versions.first_bytes, io.speaks_http2()) => told,
+        () = drain.stopped() => return,
+    };
+    let Ok(Ok(http2)) = http2 else {
+        return tracing::debug!("a connection ended before its first request");
+    };
     let service = service_fn(move |request| {
-        let response = handle(request, connection.clone());
+        // Boxed: hyper keeps the place of this future for as long as the connection lives, and an exchange is done
+        // with it when its answer begins.
+        let response = Box::pin(handle(request, connection.clone()));
         async move { Ok::<_, Infallible>(response.await) }
     });
-    let mut served = std::pin::pin!(builder.serve_connection(io, service));
+    let io = TokioIo::new(io);
+    if http2 {
+        until_ended(versions.http2.serve_connection(io, service), &drain).await;
+    } else {
+        until_ended(versions.http1.serve_connection(io, service), &drain).await;
+    }
+}
+
+async fn until_ended<C>(connection: C, drain: &Drain)
+where
+    C: GracefulConnection<Error = hyper::Error>,
+{
+    let mut served = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = served.as_mut() => ended,
         () = drain.stopped() => {
             served.as_mut().graceful_shutdown();
             tokio::select! {
                 ended = served.as_mut() => ended,
-                () = cut(&drain) => return tracing::warn!("a connection did not end in time and is cut"),
+                () = cut(drain) => return tracing::warn!("a connection did not end in time and is cut"),
             }
         }
     };
@@ -116,21 +136,30 @@ async fn cut(drain: &Drain) {
     tokio::time::sleep(END_GRACE).await;
 }
 
-fn connection_builder(header_timeout: Duration) -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(header_timeout)
-        .max_headers(headers::MOST)
-        .max_buf_size(headers::MOST_BYTES);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_header_list_size(headers::MOST_BYTES as u32)
-        .max_concurrent_streams(STREAMS_MAX)
-        .max_send_buf_size(headers::MOST_BYTES)
-        .keep_alive_interval(Some(Duration::from_secs(30)))
-        .keep_alive_timeout(Duration::from_secs(20));
-    builder
+/// How connections are served, by what their client speaks.
+struct Versions {
+    http1: http1::Builder,
+    http2: http2::Builder<TokioExecutor>,
+    first_bytes: Duration,
+}
+
+impl Versions {
+    fn new(header_timeout: Duration) -> Self {
+        let mut http1 = http1::Builder::new();
+        http1
+            .timer(TokioTimer::new())
+            .header_read_timeout(header_timeout)
+            .max_headers(headers::MOST)
+            .max_header_size(headers::MOST_BYTES)
+            .max_buf_size(headers::MOST_BYTES);
+        let mut http2 = http2::Builder::new(TokioExecutor::new());
+        http2
+            .timer(TokioTimer::new())
+            .max_header_list_size(headers::MOST_BYTES as u32)
+            .max_concurrent_streams(STREAMS_MAX)
+            .max_send_buf_size(headers::MOST_BYTES)
+            .keep_alive_interval(Some(Duration::from_secs(30)))
+            .keep_alive_timeout(Duration::from_secs(20));
+        Self { http1, http2, first_bytes: header_timeout }
+    }
 }
