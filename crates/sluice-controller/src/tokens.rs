@@ -1,0 +1,249 @@
+//! Who an agent is: its pod, as the API server says of the token that it sends.
+//!
+//! Mechanics: the token is a projected ServiceAccount token of audience `sluice`, so no other service can use what it
+//! hears and no other service's token is good here. The review names the pod that it was made for; the pod's labels,
+//! which decide what the agent gets, come from the API, never from the agent. A stream lives no longer than its token.
+//!
+//! A review is remembered for a minute, by the token's hash, and only so many go on at once: a fleet that reconnects
+//! all at the same time is told to come back rather than passed on to the API server.
+//!
+//! What a caller without a good token learns is that it has none.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use data_encoding::BASE64URL_NOPAD;
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use parking_lot::Mutex;
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+use sluice_policy::index::Key;
+use sluice_policy::service::{Authenticate, Identity};
+use sluice_proto::report::Hello;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tonic::Status;
+use tonic::metadata::MetadataMap;
+
+use crate::clock;
+use crate::pods::{InjectedPod, Pods};
+
+/// The audience of agents' tokens.
+pub const AUDIENCE: &str = "sluice";
+
+const REMEMBERED_FOR: Duration = Duration::from_mins(1);
+const REMEMBERED: usize = 10_000;
+/// Reviews at once.
+const AT_ONCE: usize = 16;
+const REVIEW_WITHIN: Duration = Duration::from_secs(5);
+/// Longest token that is looked at.
+const MAX_TOKEN_BYTES: usize = 16 * 1024;
+
+const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
+const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
+
+/// The pod that a good token was made for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Holder {
+    pod: Key,
+    uid: Arc<str>,
+    /// Seconds since 1970.
+    expires: Option<u64>,
+}
+
+/// Asks the API server, and remembers for a while.
+pub(crate) struct Tokens {
+    client: Client,
+    pods: Arc<Pods>,
+    reviews: Semaphore,
+    remembered: Mutex<BTreeMap<[u8; 32], (Holder, Instant)>>,
+}
+
+impl Tokens {
+    pub(crate) fn new(client: Client, pods: Arc<Pods>) -> Self {
+        Self { client, pods, reviews: Semaphore::new(AT_ONCE), remembered: Mutex::default() }
+    }
+
+    async fn holder(&self, token: &str) -> Result<Holder, Status> {
+        let (hash, now): ([u8; 32], _) = (Sha256::digest(token).into(), clock::now());
+        if let Some((holder, until)) = self.remembered.lock().get(&hash)
+            && now < *until
+        {
+            return Ok(holder.clone());
+        }
+        let _permit = self
+            .reviews
+            .try_acquire()
+            .map_err(|_| Status::unavailable("many agents connect at once: come back in a moment"))?;
+        let review = self.review(token);
+        let status = tokio::time::timeout(REVIEW_WITHIN, review)
+            .await
+            .map_err(|_| Status::unavailable("the token could not be reviewed in time: come back"))??;
+        let holder = read(&status, token).ok_or_else(unauthenticated)?;
+        let mut remembered = self.remembered.lock();
+        if remembered.len() >= REMEMBERED {
+            remembered.retain(|_, (_, until)| now < *until);
+        }
+        if remembered.len() < REMEMBERED {
+            remembered.insert(hash, (holder.clone(), now + REMEMBERED_FOR));
+        }
+        Ok(holder)
+    }
+
+    async fn review(&self, token: &str) -> Result<TokenReviewStatus, Status> {
+        let spec =
+            TokenReviewSpec { audiences: Some(vec![AUDIENCE.to_owned()]), token: Some(token.to_owned()) };
+        let review = TokenReview { spec, ..TokenReview::default() };
+        let reviewed =
+            Api::<TokenReview>::all(self.client.clone()).create(&PostParams::default(), &review).await;
+        match reviewed {
+            Ok(reviewed) => Ok(reviewed.status.unwrap_or_default()),
+            Err(error) => {
+                tracing::warn!(%error, "a token could not be reviewed");
+                Err(Status::unavailable("the token could not be reviewed: come back"))
+            }
+        }
+    }
+
+    /// From the watch, or, when that is behind, from the API server.
+    async fn pod(&self, holder: &Holder) -> Result<Arc<InjectedPod>, Status> {
+        if let Some(pod) = self.pods.get(&holder.pod).filter(|pod| pod.uid == holder.uid) {
+            return Ok(pod);
+        }
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &holder.pod.namespace);
+        let found = tokio::time::timeout(REVIEW_WITHIN, pods.get_metadata_opt(&holder.pod.name)).await;
+        let found = match found {
+            Ok(Ok(found)) => found.map(|pod| InjectedPod::of(&pod)),
+            Ok(Err(error)) => {
+                tracing::warn!(pod = %holder.pod, %error, "a pod could not be read");
+                return Err(Status::unavailable("the pod could not be read: come back"));
+            }
+            Err(_) => return Err(Status::unavailable("the pod could not be read in time: come back")),
+        };
+        let same = found.filter(|pod| pod.uid == holder.uid);
+        same.map(Arc::new).ok_or_else(|| Status::permission_denied("the token's pod is gone"))
+    }
+}
+
+impl Authenticate for Tokens {
+    async fn authenticate(
+        &self,
+        metadata: &MetadataMap,
+        _peer: Option<SocketAddr>,
+        _hello: &Hello,
+    ) -> Result<Identity, Status> {
+        let token = bearer(metadata).ok_or_else(unauthenticated)?;
+        let holder = self.holder(token).await?;
+        let pod = self.pod(&holder).await?;
+        let now = clock::unix_ms() / 1_000;
+        let valid_for = holder.expires.map(|expires| Duration::from_secs(expires.saturating_sub(now)));
+        Ok(Identity { scope: pod.scope(), pod: pod.key.name.clone(), valid_for })
+    }
+}
+
+fn unauthenticated() -> Status {
+    Status::unauthenticated(format!("send a token of audience {AUDIENCE} as 'authorization: Bearer …'"))
+}
+
+fn bearer(metadata: &MetadataMap) -> Option<&str> {
+    let token = metadata.get("authorization")?.to_str().ok()?.strip_prefix("Bearer ")?;
+    (!token.is_empty() && token.len() <= MAX_TOKEN_BYTES).then_some(token)
+}
+
+/// The pod that a reviewed token was made for. `None`: it is good for nothing here.
+fn read(status: &TokenReviewStatus, token: &str) -> Option<Holder> {
+    let audiences = status.audiences.as_deref().unwrap_or_default();
+    if status.authenticated != Some(true) || !audiences.iter().any(|audience| audience == AUDIENCE) {
+        return None;
+    }
+    let user = status.user.as_ref()?;
+    let account = user.username.as_deref()?.strip_prefix("system:serviceaccount:")?;
+    let (namespace, _) = account.split_once(':')?;
+    let extra = |name: &str| user.extra.as_ref()?.get(name)?.first().cloned();
+    Some(Holder {
+        pod: Key::new(namespace, &extra(POD_NAME)?),
+        uid: extra(POD_UID)?.into(),
+        expires: expires(token),
+    })
+}
+
+/// The `exp` of a token that was found good.
+fn expires(token: &str) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Claims {
+        exp: Option<u64>,
+    }
+    let claims = BASE64URL_NOPAD.decode(token.split('.').nth(1)?.as_bytes()).ok()?;
+    serde_json::from_slice::<Claims>(&claims).ok()?.exp
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::authentication::v1::UserInfo;
+
+    use super::*;
+
+    fn token(claims: &str) -> String {
+        format!("e30.{}.c2ln", BASE64URL_NOPAD.encode(claims.as_bytes()))
+    }
+
+    fn reviewed() -> TokenReviewStatus {
+        let extra = [(POD_NAME, "app-1"), (POD_UID, "uid-1")];
+        let extra =
+            extra.map(|(name, value)| (name.to_owned(), vec![value.to_owned()])).into_iter().collect();
+        let user = UserInfo {
+            username: Some("system:serviceaccount:team:default".to_owned()),
+            extra: Some(extra),
+            ..UserInfo::default()
+        };
+        TokenReviewStatus {
+            authenticated: Some(true),
+            audiences: Some(vec![AUDIENCE.to_owned()]),
+            user: Some(user),
+            error: None,
+        }
+    }
+
+    #[test]
+    fn a_good_token_names_its_pod_and_its_end() {
+        let holder = read(&reviewed(), &token(r#"{"exp":1800000000}"#)).unwrap();
+        assert_eq!(holder.pod.to_string(), "team/app-1");
+        assert_eq!((&*holder.uid, holder.expires), ("uid-1", Some(1_800_000_000)));
+    }
+
+    #[test]
+    fn a_token_of_another_audience_account_or_kind_is_good_for_nothing() {
+        let token = token("{}");
+        let mut status = reviewed();
+        status.authenticated = Some(false);
+        assert_eq!(read(&status, &token), None);
+        let mut status = reviewed();
+        status.audiences = Some(vec!["https://kubernetes.default.svc".to_owned()]);
+        assert_eq!(read(&status, &token), None);
+        let mut status = reviewed();
+        status.user.as_mut().unwrap().username = Some("alice".to_owned());
+        assert_eq!(read(&status, &token), None);
+        let mut status = reviewed();
+        status.user.as_mut().unwrap().extra = None;
+        assert_eq!(read(&status, &token), None, "bound to no pod");
+    }
+
+    #[test]
+    fn only_a_bearer_token_of_sane_length_is_looked_at() {
+        let metadata = |value: &str| {
+            let mut metadata = MetadataMap::new();
+            metadata.insert("authorization", value.parse().unwrap());
+            metadata
+        };
+        assert_eq!(bearer(&MetadataMap::new()), None);
+        assert_eq!(bearer(&metadata("Basic YTpi")), None);
+        assert_eq!(bearer(&metadata("Bearer ")), None);
+        assert_eq!(bearer(&metadata(&format!("Bearer {}", "x".repeat(MAX_TOKEN_BYTES + 1)))), None);
+        assert_eq!(bearer(&metadata("Bearer abc")), Some("abc"));
+    }
+}
