@@ -10,6 +10,7 @@ use sluice_proto::report::Rejection;
 use sluice_state::store::{Shared as StateHome, Store, StoreConfig};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use tokio_util::task::TaskTracker;
 use tonic::transport::Endpoint;
 
 use crate::body_room::BodyRooms;
@@ -46,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) targets: TargetRegistry,
     pub(crate) drain: Drain,
     pub(crate) body_room: BodyRooms,
+    /// Attempts that are settled behind their answers.
+    pub(crate) settling: TaskTracker,
     /// Whether there are policies.
     pub(crate) ready: tokio::sync::watch::Sender<bool>,
     pub(crate) rejected: Mutex<Vec<RejectedObject>>,
@@ -93,6 +96,7 @@ impl Agent {
             targets: TargetRegistry::default(),
             drain: Drain::default(),
             body_room: BodyRooms::default(),
+            settling: TaskTracker::new(),
             ready: tokio::sync::watch::Sender::new(false),
             rejected: Mutex::new(Vec::new()),
             unsettled: std::sync::atomic::AtomicU64::new(0),
@@ -203,6 +207,8 @@ impl Running {
             shared.drain.end();
             finished(&mut self.serving).await;
         }
+        shared.settling.close();
+        shared.settling.wait().await;
         // The admin port and the log tell of the drain to its end.
         shared.store.drain(SETTLE_GRACE).await;
         shared.drain.end();

@@ -212,7 +212,7 @@ impl Attempt<'_> {
         match flow.ended().map(|ending| &ending.happening) {
             Some(Happening::Finished { .. }) => {
                 let whole = flow.all_out();
-                flow.finish(self.shared.clock.now());
+                flow.finish_behind_answer(self.shared);
                 Ended::Answer(response(Body::full(whole)))
             }
             Some(happening) if !flow.committed() => {

@@ -14,6 +14,7 @@ use sluice_core::relay::{Relay as Decoder, UsageChunk};
 use sluice_core::stream::{BodyEnd, Ending, Step, StreamRules, StreamWatch};
 use sluice_core::wire::{Operation, ProviderError, read_answer};
 
+use crate::agent::Shared;
 use crate::grant::{Grant, pause};
 use crate::targets::Target;
 
@@ -288,6 +289,17 @@ impl Flow {
         }
         self.settle(now);
         self.ended.take().unwrap_or_else(|| self.watch.on_client_gone(now))
+    }
+
+    /// The end of an attempt whose whole answer goes to the client now. The answer goes first: where the scripts run
+    /// in this process, settling takes about as long as everything else that was done for it. The slot does not wait:
+    /// a client that asks again at once must find it free.
+    pub(crate) fn finish_behind_answer(mut self: Box<Self>, shared: &Shared) {
+        if let Some(grant) = &mut self.grant {
+            grant.free_slot();
+        }
+        let now = shared.clock.now();
+        shared.settling.spawn(async move { self.finish(now) });
     }
 
     pub(crate) fn ended(&self) -> Option<&Ending> {

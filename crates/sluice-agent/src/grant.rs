@@ -28,7 +28,7 @@ pub(crate) struct Grant {
     reservation: Reservation,
     /// What was asked, for learning how many bytes make a token.
     facts: Arc<RequestFacts>,
-    _slot: Slot,
+    slot: Option<Slot>,
     verdict: Option<Verdict>,
     pause: Option<Duration>,
     used: Used,
@@ -70,7 +70,7 @@ impl Grant {
             traceparent: ask.traceparent.clone(),
             reservation,
             facts: ask.facts.clone(),
-            _slot: slot,
+            slot: Some(slot),
             verdict: None,
             pause: None,
             used: Used::default(),
@@ -84,6 +84,11 @@ impl Grant {
 
     pub(crate) fn now(&self) -> Duration {
         self.shared.clock.now()
+    }
+
+    /// The place in flight is free again, whatever is still to be settled.
+    pub(crate) fn free_slot(&mut self) {
+        self.slot = None;
     }
 
     /// From here on the provider may charge for the input.
