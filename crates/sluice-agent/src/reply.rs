@@ -211,7 +211,11 @@ fn not_admitted(unserved: &Unserved) -> (Refusal, Option<Arc<Target>>) {
     if let Some(never_fits) = unserved.never_fits
         && unserved.passed_over.iter().all(|(_, why, _)| never(why))
     {
-        let refusal = Refusal::new(Stage::Estimate, Reason::NeverFits).detail(never_fits.to_string());
+        // A quota of nothing is no fault of the request.
+        let nothing = never_fits.burst == 0;
+        let reason = if nothing { Reason::TokensExhausted } else { Reason::NeverFits };
+        let mut refusal = Refusal::new(Stage::Estimate, reason).detail(never_fits.to_string());
+        refusal.retryable = false;
         return (refusal, Some(first.clone()));
     }
     let told = unserved.passed_over.iter().filter_map(|(target, why, again)| Some((target, why, (*again)?)));

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sluice_core::admission::{BreakerState, TargetView};
+use sluice_core::policy::Quota;
 use sluice_core::target_id::TargetId;
 use sluice_core::units::millis;
 use sluice_proto::report::{BreakerSeen, Report, StoreHealth, TargetAggregate};
@@ -120,7 +121,7 @@ async fn target_state(shared: &Shared, target: &Arc<Target>) -> TargetState {
         in_flight: target.in_flight(),
         limit: target.limit(),
         tokens_left: view.as_ref().and_then(|view| view.tokens_left).or_else(|| target.live.tokens_left()),
-        burst_tokens: quota.map(|quota| quota.rules.burst_tokens),
+        burst_tokens: quota.map(|quota| shared_burst(&quota.rules)),
         rate_percent: view.as_ref().map_or(100, |view| view.rate_percent),
         paused_for_ms: view.as_ref().map_or(0, |view| millis(view.paused_for)),
         attempts: metrics.attempts.get(),
@@ -139,6 +140,12 @@ async fn target_state(shared: &Shared, target: &Arc<Target>) -> TargetState {
             shared.store.known(&target.policy.id).map_or(Duration::ZERO, |known| known.open_for),
         ),
     }
+}
+
+/// What the bucket that everyone shares holds when it is full: what tenants have reserved is not in it.
+fn shared_burst(quota: &Quota) -> u64 {
+    let reserved: u32 = quota.tenants.iter().map(|tenant| tenant.reserved_percent).sum();
+    quota.burst_tokens * u64::from(100_u32.saturating_sub(reserved)) / 100
 }
 
 /// `not_asked`: how long this agent will not ask for a probe, its own jitter included.

@@ -83,7 +83,6 @@ fn protection() -> Vec<(&'static str, Value)> {
         ("quota.tenants[].reservedPercent", json!(0)),
         ("quota.tenants[].weight", json!(d::quota::TENANT_WEIGHT)),
         ("quota.pushback.maxPause", text(d::quota::PAUSE_MAX)),
-        ("quota.pushback.defaultPause", text(d::quota::PAUSE)),
         ("quota.pushback.shrinkPercent", json!(d::quota::SHRINK_PERCENT)),
         ("quota.pushback.floorPercent", json!(d::quota::FLOOR_PERCENT)),
         ("quota.pushback.recoveryPercentPerSecond", json!(d::quota::RECOVERY_PERCENT_PER_SECOND)),

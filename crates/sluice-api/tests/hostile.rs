@@ -60,3 +60,40 @@ proptest! {
         }
     }
 }
+
+/// What takes a parser long, or fills a terminal, is cut short before and after it.
+#[test]
+fn depth_and_length_are_bounded() {
+    let long = "x".repeat(300_000);
+    let object = |kind: &str, name: &str| {
+        format!("apiVersion: sluice.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {{}}\n")
+    };
+    let cases = [
+        ("[".repeat(100_000), "nested deeper"),
+        ("{a: ".repeat(100_000), "nested deeper"),
+        (format!("a:\n  b: {}", "[{".repeat(100_000)), "nested deeper"),
+        ("- ".repeat(100_000), "nested deeper"),
+        ("? ".repeat(100_000), "nested deeper"),
+        ("[".repeat(1_000), "is no YAML"),
+        (object(&long, "chat"), "is no kind of"),
+        (object("ModelRoute", &long), "must be a DNS name"),
+        (object("ModelRoute", "chat").replace("spec: {}", &format!("spec: {{{long}: 1}}")), ""),
+        (object("ModelRoute", "chat").replace("sluice.dev", &long), "has no kind"),
+        (
+            object("ModelRoute", "chat").replace("sluice.dev/v1alpha1", &format!("sluice.dev/{long}")),
+            "only version",
+        ),
+        (format!("a: *{long}"), ""),
+    ];
+    for (text, why) in cases {
+        let start = &text[..60.min(text.len())];
+        let documents = check::read("f", &text);
+        let problems = documents.into_iter().flat_map(|document| document.outcome.unwrap_err());
+        let told: Vec<String> = problems.map(|problem| problem.to_string()).collect();
+        assert!(told.iter().any(|line| line.contains(why)), "{start}: {told:?}");
+        assert!(told.iter().all(|line| line.chars().count() < 2_000), "{start}: {}", told[0].len());
+    }
+    // Brackets that close are no depth, however many they are.
+    let flat = format!("apiVersion: v1\nkind: ConfigMap\ndata: {{a: [{}]}}\n", "[], ".repeat(20_000));
+    assert!(check::read("f", &flat).iter().all(|document| document.outcome.is_ok()));
+}

@@ -13,6 +13,7 @@ use sluice_agent::state::{AgentState, TargetState};
 use sluice_cli::view::load::LoadCounts;
 use sluice_cli::view::{self, Input, Intro, Phase, Sample, Surface, TransitionLine};
 use sluice_core::admission::{BreakerState, TransitionReason, WindowCounts};
+use sluice_core::policy::WireFormat;
 use tokio_util::sync::CancellationToken;
 
 const STEP: Duration = Duration::from_millis(500);
@@ -36,7 +37,11 @@ async fn main() -> std::io::Result<()> {
             }
         }
     });
-    let intro = Intro { base_url: "http://127.0.0.1:8080/v1".into(), model: "gpt-4o".into() };
+    let intro = Intro {
+        base_url: "http://127.0.0.1:8080/v1".into(),
+        format: WireFormat::OpenAi,
+        model: "gpt-4o".into(),
+    };
     view::run(Surface::of_stdout(), intro, inputs, CancellationToken::new()).await
 }
 

@@ -9,14 +9,18 @@ use sluice_api::check::{MAX_TEXT_BYTES, Manifests};
 
 use crate::console;
 
+const WARNINGS: &str = "A policy whose ModelRoute or target is not among the files is a warning, not a problem: kubectl \
+applies it all the same, and the route may be on the cluster or come later. Warnings go to standard error.";
+
 #[derive(clap::Args)]
+#[command(after_help = WARNINGS)]
 pub struct Args {
     /// Files, or directories whose *.yaml and *.yml are read; - reads standard input
     #[arg(required = true, value_name = "FILE|DIR")]
     paths: Vec<PathBuf>,
 }
 
-/// Exit status 0: everything is good; 1: something is not, or cannot be read, each told in a line of standard
+/// Exit status 0: everything is good, warnings (on standard error) aside; 1: something is not, or cannot be read, each told in a line of standard
 /// output.
 ///
 /// # Errors
@@ -32,6 +36,9 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     }
     for problem in &manifests.problems {
         console::line(&problem.to_string())?;
+    }
+    for warning in manifests.warnings() {
+        console::error(&format!("Warning: {warning}"));
     }
     for object in &manifests.ignored {
         console::error(&format!("{object}: not checked, Sluice does not read this kind"));

@@ -122,7 +122,8 @@ impl Reservation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the request needs {needed} tokens ({input} input, {output} output at most) and the target's quota never holds more than {burst}: {}",
-    if *.input < *.burst { "lower its maximum output" } else { "shorten its input, or raise `burstTokens`" }
+    if *.burst == 0 { "it admits nothing, so raise its `tokensPerMinute`, or remove it" }
+    else if *.input < *.burst { "lower its maximum output" } else { "shorten its input, or raise `burstTokens`" }
 )]
 pub struct NeverFits {
     pub needed: u64,

@@ -311,6 +311,27 @@ fn a_mode_goes_with_its_groups_and_unlisted_lanes_stay_built_in() {
 }
 
 #[test]
+fn what_is_not_written_gives_way_to_what_is() {
+    let quota = |group: &str| {
+        let index = index(vec![route("chat", 9)], vec![policy("p", 5, CHAT, &format!("quota: {{{group}}}"))]);
+        rules(&index, "chat", "primary").quota.unwrap().rules
+    };
+    let pauses = |group: &str| {
+        let pushback = quota(group).pushback;
+        (pushback.default_pause.as_secs(), pushback.max_pause.as_secs())
+    };
+    assert_eq!(pauses(""), (5, 300));
+    assert_eq!(pauses("pushback: {maxPause: 2s}"), (2, 2));
+    assert_eq!(pauses("pushback: {maxPause: 9s}"), (5, 9));
+    assert_eq!(pauses("pushback: {maxPause: 9s, defaultPause: 7s}"), (7, 9));
+    // A rate of nothing admits nothing, not one bucket full of it.
+    for group in ["tokensPerMinute: 0", "tokensPerMinute: 0, burstTokens: 1000"] {
+        let quota = quota(group);
+        assert_eq!((quota.tokens_per_minute, quota.burst_tokens), (Some(0), 0), "{group}");
+    }
+}
+
+#[test]
 fn what_is_not_carried_out_yet_is_said() {
     let groups = "concurrency: {type: Vegas, vegas: {initial: 20}}\nvalidation: {type: JSON}\ntaskBudget: {maxSteps: 3}";
     let index = index(vec![route("chat", 9)], vec![policy("p", 5, CHAT, groups)]);

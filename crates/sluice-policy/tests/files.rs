@@ -270,3 +270,47 @@ fn an_emptied_file_holds_what_it_had() {
     let changes = memory.take(&[file("a.yaml", "")], 5_000);
     assert!(changes.problems.is_empty(), "a file that never had any may be empty: {changes:?}");
 }
+
+/// A mistake in an object's group, version or kind makes it no stranger, and so no deletion.
+#[test]
+fn a_typo_in_group_or_kind_deletes_nothing() {
+    for (of, right, wrong) in [
+        ("route", "sluice.dev/v1alpha1", "sluice.devv/v1"),
+        ("route", "sluice.dev/v1alpha1", "sluice.io/v1alpha1"),
+        ("route", "sluice.dev/v1alpha1", "slice.dev/v1alpha1"),
+        ("route", "sluice.dev/v1alpha1", "networking.example.com/v1"),
+        ("route", "sluice.dev/v1alpha1", "v1"),
+        ("route", "sluice.dev/v1alpha1", "sluice.dev"),
+        ("route", "sluice.dev/v1alpha1", "sluice.dev/v1"),
+        ("route", "kind: ModelRoute", "kind: ModelRout"),
+        ("route", "apiVersion: sluice.dev/v1alpha1", "apiversion: sluice.dev/v1alpha1"),
+        ("route", "v1alpha1\nkind: ModelRoute", "v1\nkind: modelroute"),
+        ("route", "sluice.dev/v1alpha1\nkind: ModelRoute", "sluice.devv/v1alpha1\nkind: ModelRout"),
+        ("policy", "sluice.dev/v1alpha1", "sluice.devv/v1"),
+        ("policy", "kind: ReliabilityPolicy", "kind: ReliabiltyPolicy"),
+        ("secret", "apiVersion: v1", "apiVersion: v2"),
+        ("secret", "apiVersion: v1", "apiVersion: V1"),
+        ("secret", "kind: Secret", "kind: secret"),
+        ("secret", "kind: Secret", "kind: Secrets"),
+    ] {
+        let good = match of {
+            "route" => route("chat", "gpt-4o"),
+            "policy" => policy("2"),
+            _ => secret("one"),
+        };
+        let bad = good.replace(right, wrong);
+        assert_ne!(good, bad, "{wrong}");
+        let mut memory = Memory::default();
+        assert_eq!(names(&memory.take(&[file("a.yaml", &good)], 1)).0, 1);
+        let changes = memory.take(&[file("a.yaml", &bad)], 2);
+        let (applied, held, deleted) = names(&changes);
+        assert_eq!((applied, held.len(), deleted.len()), (0, 1, 0), "{wrong}: {:?}", changes.problems);
+        assert!(!changes.problems.is_empty(), "{wrong}");
+        // Corrected, it is what it was.
+        assert!(memory.take(&[file("a.yaml", &good)], 3).problems.is_empty());
+    }
+    // What is not ours is not ours to judge.
+    let other = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: chat}\n";
+    let changes = Memory::default().take(&[file("a.yaml", other)], 1);
+    assert!(changes.problems.is_empty() && changes.is_empty(), "{:?}", changes.problems);
+}

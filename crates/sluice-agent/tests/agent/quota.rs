@@ -130,3 +130,47 @@ async fn a_tenant_has_its_share() {
     assert_eq!((ask("free").await, ask("free").await), (200, 429), "thirty-one of fifty, and no more");
     assert_eq!(ask("paying").await, 200);
 }
+
+/// A rate of nothing admits nothing, and says so: it is no fault of the request, and no wait mends it.
+#[tokio::test]
+async fn a_quota_of_nothing_says_that_it_admits_nothing() {
+    let primary = provider("{}").await;
+    let mut only = target("primary", &primary, 0);
+    only.rules.quota = Some(quota(0));
+    let world = World::openai(vec![only.clone()]).await;
+    let answer = world.chat().await;
+    assert_eq!(
+        (answer.status.as_u16(), answer.json()["error"]["code"].as_str()),
+        (429, Some("tokens_exhausted"))
+    );
+    let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("admits nothing, so raise its `tokensPerMinute`"), "{message}");
+    assert_eq!((answer.header("x-should-retry"), answer.header("retry-after")), (Some("false"), None));
+    // With another target it is passed over like any other.
+    let well = provider("{}").await;
+    let world = World::openai(vec![only, target("fallback", &well, 1)]).await;
+    assert_eq!(world.chat().await.header("x-sluice-served-by"), Some("fallback"));
+    assert_eq!(primary.stats().total.started, 0);
+}
+
+/// The bar at the view is full when nothing is spent, whatever tenants have reserved.
+#[tokio::test]
+async fn what_tenants_reserve_is_not_shown_as_spent() {
+    let primary = provider("{}").await;
+    let mut only = target("primary", &primary, 0);
+    let mut rules = quota(10_000);
+    let share = |name: &str, percent| sluice_core::policy::TenantShare {
+        name: name.into(),
+        reserved_percent: percent,
+        weight: 1,
+    };
+    rules.rules.tenants = vec![share("a", 30), share("b", 25)];
+    only.rules.quota = Some(rules);
+    let world = World::openai(vec![only]).await;
+    let state = world.target("primary").await;
+    assert_eq!((state.tokens_left, state.burst_tokens), (Some(4_500), Some(4_500)));
+    world.chat().await;
+    world.until_idle().await;
+    let state = world.target("primary").await;
+    assert!(state.tokens_left.is_some_and(|left| left < 4_500), "{state:?}");
+}

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::locate::line_of;
 use super::nearest::nearest;
-use super::problem::shown;
+use super::problem::{QUOTED, cut, shown};
 use super::schema::{self, Violation};
 use super::{Document, MAX_PROBLEMS, ObjectName, Problem, Resource, secret};
 use crate::crd::Kind;
@@ -62,8 +62,39 @@ pub(super) fn read(file: &str, part: &Part) -> Vec<Document> {
     vec![one(file, part, "", &value)]
 }
 
+/// The line, from 0, where a document goes deeper than anyone writes. Found before parsing: the parser's time grows
+/// with the square of the depth, and only then it refuses what is deeper than 128.
+///
+/// Brackets in texts and comments count as well, since telling them apart is the parser's work; a text would need a
+/// thousand that are not closed.
+fn too_deep(text: &str) -> Option<usize> {
+    const MOST: usize = 1_000;
+    let mut depth = 0_usize;
+    for (number, line) in text.lines().enumerate() {
+        for byte in line.bytes() {
+            match byte {
+                b'[' | b'{' => depth += 1,
+                b']' | b'}' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            if depth > MOST {
+                return Some(number);
+            }
+        }
+        // A line can also begin a list in a list in a list.
+        let begins = line.split_ascii_whitespace().take_while(|word| ["-", "?", ":"].contains(word)).count();
+        if begins > MOST {
+            return Some(number);
+        }
+    }
+    None
+}
+
 /// YAML to JSON; on failure the line from 0 and a message.
 fn parse(text: &str) -> Result<Value, (usize, String)> {
+    if let Some(line) = too_deep(text) {
+        return Err((line, "is nested deeper than 128 levels".to_owned()));
+    }
     // The parser's message may quote the text, so for a Secret only the place is told.
     let quiet = text.lines().any(|line| {
         let line = line.trim_start().trim_start_matches("- ").replace(['"', '\''], "");
@@ -182,16 +213,23 @@ fn typed(kind: Kind, value: Value) -> Result<Resource, serde_json::Error> {
     })
 }
 
-/// A kind of another group; one that is ours but for the group is a mistake.
+/// A kind of another group; one that is ours but for the spelling is a mistake. Taken for a stranger it would vanish
+/// from a watched directory, and its object with it.
 fn other(value: &Value, api_version: &str, kind: &str) -> Result<Resource, Vec<Violation>> {
-    if Kind::parse(kind).is_some() && nearest(api_version, [API_VERSION]).is_some() {
-        let message = format!("has no kind {kind}");
-        return Err(vec![Violation::new(
-            "apiVersion",
-            &value["apiVersion"],
-            message,
-            format!("write {API_VERSION}"),
-        )]);
+    let wrong = |field: &str, message: String, right: &str| {
+        Err(vec![Violation::new(field, &value[field], message, format!("write {right}"))])
+    };
+    let group = api_version.split_once('/').map_or("", |(group, _)| group);
+    let ours = Kind::ALL.map(Kind::as_str).into_iter().any(|known| known.eq_ignore_ascii_case(kind));
+    if ours || group.contains("sluice") || nearest(group, [GROUP]).is_some() {
+        return wrong("apiVersion", format!("has no kind {}", cut(kind, QUOTED)), API_VERSION);
+    }
+    let of_core = |version: &str| version.eq_ignore_ascii_case("v1");
+    if kind == "Secret" && (group.is_empty() || of_core(api_version)) {
+        return wrong("apiVersion", "has no kind Secret".to_owned(), "v1");
+    }
+    if of_core(api_version) && ["secret", "secrets"].contains(&kind.to_lowercase().as_str()) {
+        return wrong("kind", "is no kind of v1".to_owned(), "Secret");
     }
     Ok(Resource::Other)
 }

@@ -13,6 +13,8 @@
 //! - Kinds of other API groups are none of our business and come back as [`Resource::Other`]; a kind that
 //!   `sluice.dev` does not have is a problem.
 //! - An object without a namespace is in `default`. Its `status` is dropped, as an API server does.
+//! - What an object names and the files do not have is no problem of it, as with kubectl, where the order of things
+//!   does not matter: [`Manifests::warnings`] tells of it.
 //! - Values of Secrets are never shown, and neither are values that look like credentials elsewhere.
 
 mod document;
@@ -21,6 +23,7 @@ mod nearest;
 mod problem;
 mod schema;
 mod secret;
+mod warning;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,6 +31,7 @@ use std::fmt;
 use k8s_openapi::api::core::v1::Secret;
 
 pub use problem::Problem;
+use problem::{QUOTED, cut};
 
 use crate::{ModelRoute, ReliabilityPolicy};
 
@@ -47,7 +51,7 @@ pub struct ObjectName {
 
 impl fmt::Display for ObjectName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.kind, self.name)
+        write!(f, "{}/{}", cut(&self.kind, QUOTED), cut(&self.name, QUOTED))
     }
 }
 
@@ -99,6 +103,8 @@ pub struct Manifests {
     pub broken: Vec<ObjectName>,
     /// Everything that is wrong, in the order of the files.
     pub problems: Vec<Problem>,
+    /// Where each good object stands: `file:line`.
+    pub places: BTreeMap<ObjectName, String>,
 }
 
 impl Manifests {
@@ -106,16 +112,16 @@ impl Manifests {
     #[must_use]
     pub fn read<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let mut manifests = Self::default();
-        let mut seen: BTreeMap<ObjectName, String> = BTreeMap::new();
         for (file, text) in files {
             for document in read(file, text) {
                 if let (Ok(_), Some(object)) = (&document.outcome, &document.object) {
                     let here = format!("{file}:{}", document.line);
-                    if let Some(first) = seen.get(object) {
-                        manifests.problems.push(twice(file, &document, object, first));
+                    if let Some(first) = manifests.places.get(object) {
+                        let problem = twice(file, &document, object, first);
+                        manifests.problems.push(problem);
                         continue;
                     }
-                    seen.insert(object.clone(), here);
+                    manifests.places.insert(object.clone(), here);
                 }
                 manifests.add(document);
             }

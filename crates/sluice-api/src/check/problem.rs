@@ -1,11 +1,26 @@
 //! What is wrong, where, and what to do about it.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde_json::Value;
 
 /// Longest value that a problem shows, in characters.
 const SHOWN: usize = 60;
+
+/// Longest word of a manifest that a message quotes, in characters.
+pub(super) const QUOTED: usize = 80;
+
+/// Longest part of a problem's line; a message of our own is shorter, one of a parser may not be.
+const PART: usize = 400;
+
+/// At most so many characters of a text, with an ellipsis for the rest.
+pub(super) fn cut(text: &str, most: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
+        None => Cow::Borrowed(text),
+    }
+}
 
 /// Something that is wrong with a manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,12 +67,12 @@ impl fmt::Display for Problem {
             [self.object.as_deref(), Some(self.field.as_str()), self.value.as_deref()].into_iter().flatten()
         {
             if !part.is_empty() {
-                write!(f, ": {part}")?;
+                write!(f, ": {}", cut(part, PART))?;
             }
         }
-        write!(f, ": {}", self.message)?;
+        write!(f, ": {}", cut(&self.message, PART))?;
         if !self.fix.is_empty() {
-            write!(f, " — {}", self.fix)?;
+            write!(f, " — {}", cut(&self.fix, PART))?;
         }
         Ok(())
     }
@@ -87,11 +102,8 @@ pub(super) fn shown(field: &str, value: &Value) -> Option<String> {
         }
         None => text,
     };
-    let mut short: String = text.chars().take(SHOWN).collect();
-    if short.len() < text.len() {
-        short.push('…');
-    }
-    Some(if value.is_string() { format!("{short:?}") } else { short })
+    let short = cut(&text, SHOWN);
+    Some(if value.is_string() { format!("{short:?}") } else { short.into_owned() })
 }
 
 fn looks_secret(field: &str, text: &str) -> bool {

@@ -19,7 +19,7 @@ pub struct Quota {
     #[schemars(range(min = 0, max = bounds::TOKENS))]
     pub tokens_per_minute: Option<u64>,
 
-    /// Tokens that can be spent at once; absent: those of one minute.
+    /// Tokens that can be spent at once; absent: those of one minute. None where `tokensPerMinute` is 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = bounds::TOKENS))]
     pub burst_tokens: Option<u64>,
@@ -115,8 +115,9 @@ pub struct Pushback {
     /// Longest pause that a Retry-After can cause.
     pub max_pause: DurationString,
 
-    /// Pause after a 429 that names none.
-    pub default_pause: DurationString,
+    /// Pause after a 429 that names none; absent: 5s, or `maxPause` where that is shorter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_pause: Option<DurationString>,
 
     /// What is left of the refill rate after a pause, in percent, once per pause; 100: it does not shrink.
     #[schemars(range(min = 1, max = 100))]
@@ -138,7 +139,7 @@ impl Default for Pushback {
     fn default() -> Self {
         Self {
             max_pause: defaults::PAUSE_MAX.into(),
-            default_pause: defaults::PAUSE.into(),
+            default_pause: None,
             shrink_percent: defaults::SHRINK_PERCENT,
             floor_percent: defaults::FLOOR_PERCENT,
             recovery_percent_per_second: defaults::RECOVERY_PERCENT_PER_SECOND,
@@ -154,7 +155,7 @@ fn pushback_rules() -> Vec<serde_json::Value> {
         between("recoveryDelay", Duration::ZERO, hour),
         rule(
             "defaultPause",
-            "duration(self.defaultPause) <= duration(self.maxPause)",
+            "!has(self.defaultPause) || duration(self.defaultPause) <= duration(self.maxPause)",
             "defaultPause must not be longer than maxPause; shorten it or raise maxPause",
         ),
     ]

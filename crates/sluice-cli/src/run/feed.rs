@@ -118,13 +118,20 @@ impl Sampler {
     }
 }
 
-/// What a person is told to call: the first agent, and a model of the first OpenAI route; an empty one where
-/// there is no such route.
+/// What a person is told to call: the first agent, and a model of the first OpenAI route, or else of the first
+/// Anthropic one; an empty one where there is no route.
 pub(super) fn intro(listen: SocketAddr, routes: &[Arc<RoutePolicy>]) -> Intro {
-    let openai = routes.iter().filter(|route| route.format == WireFormat::OpenAi);
-    let names = openai.flat_map(|route| &route.models).map(|pattern| match pattern {
-        ModelPattern::Exact(name) => name.to_string(),
-        ModelPattern::Prefix(prefix) => format!("{prefix}any"),
-    });
-    Intro { base_url: format!("http://{listen}/v1"), model: names.into_iter().next().unwrap_or_default() }
+    let first = |format: WireFormat| {
+        let of_format = routes.iter().filter(|route| route.format == format);
+        let pattern = of_format.flat_map(|route| &route.models).next()?;
+        let model = match pattern {
+            ModelPattern::Exact(name) => name.to_string(),
+            ModelPattern::Prefix(prefix) => format!("{prefix}any"),
+        };
+        Some((format, model))
+    };
+    let (format, model) = first(WireFormat::OpenAi)
+        .or_else(|| first(WireFormat::Anthropic))
+        .unwrap_or((WireFormat::OpenAi, String::new()));
+    Intro { base_url: format!("http://{listen}/v1"), format, model }
 }

@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use sluice_core::policy::WireFormat;
 use sluice_core::units::parse_duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::Receiver;
@@ -70,7 +71,8 @@ pub struct Args {
     /// The namespace that the agents serve; manifests without one are in `default`
     #[arg(long, value_name = "NAME", default_value = "default")]
     namespace: String,
-    /// Play the providers too: a scripted one at each loopback address that a route's targets name
+    /// Play the providers too: a scripted one at each http endpoint of a target at a loopback address (https ones
+    /// are not played)
     #[arg(long)]
     provider: bool,
     /// Play an incident at the targets of first priority, with a load: a file, or a name in DIR/../scenarios
@@ -155,6 +157,9 @@ async fn run(args: Args, surface: Surface) -> anyhow::Result<()> {
     } else {
         None
     };
+    for endpoint in providers.iter().flat_map(Providers::not_played) {
+        feed.note(Level::Warning, "provider", endpoint.clone());
+    }
     let agents = Agents::start(&args, control.endpoint()?).await?;
     for addresses in &agents.addresses {
         feed.note(Level::Info, "agent", addresses.clone());
@@ -182,7 +187,7 @@ fn start_load(
     stop: &CancellationToken,
 ) -> anyhow::Result<Load> {
     anyhow::ensure!(
-        !intro.model.is_empty(),
+        intro.format == WireFormat::OpenAi && !intro.model.is_empty(),
         "--scenario {scenario}: its load speaks the OpenAI format, and no route does; add one, or leave --scenario out"
     );
     let mut config = LoadConfig::new(intro.base_url.clone(), intro.model.clone());

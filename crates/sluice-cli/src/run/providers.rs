@@ -20,6 +20,7 @@ const HEALTHY: &str = include_str!("../../../../e2e/manifests/scenarios/healthy.
 pub(super) struct Providers {
     providers: Vec<Provider>,
     playing: Option<Playing>,
+    not_played: Vec<String>,
 }
 
 impl Providers {
@@ -34,11 +35,11 @@ impl Providers {
         let addresses = addresses(routes);
         anyhow::ensure!(
             !addresses.is_empty(),
-            "--provider: no target has an endpoint at a loopback address; name one such as http://127.0.0.1:9001/v1"
+            "--provider: no target has an http endpoint at a loopback address; name one such as http://127.0.0.1:9001/v1"
         );
         anyhow::ensure!(
             script.is_none() || addresses.values().any(|first| *first),
-            "--scenario: no target of first priority has an endpoint at a loopback address, where it could be played"
+            "--scenario: no target of first priority has an http endpoint at a loopback address, where it could be played"
         );
         let mut providers = Vec::new();
         for (address, first) in addresses {
@@ -52,7 +53,16 @@ impl Providers {
             providers.push(Provider::serve(listener, plays.unwrap_or(&healthy).clone())?);
         }
         let phases = script.and_then(|script| Phases::of(&script.name, &script.plays));
-        Ok(Self { providers, playing: phases.map(|phases| Playing { phases, since: clock::now() }) })
+        Ok(Self {
+            providers,
+            playing: phases.map(|phases| Playing { phases, since: clock::now() }),
+            not_played: not_played(routes),
+        })
+    }
+
+    /// Endpoints of this machine at which no provider is played, and why, for people.
+    pub(super) fn not_played(&self) -> &[String] {
+        &self.not_played
     }
 
     pub(super) fn phases(&self) -> Option<Playing> {
@@ -80,8 +90,29 @@ fn addresses(routes: &[Arc<RoutePolicy>]) -> BTreeMap<SocketAddr, bool> {
     found
 }
 
+/// A scripted provider has no certificate that an agent would trust, so it speaks http alone.
+fn not_played(routes: &[Arc<RoutePolicy>]) -> Vec<String> {
+    let targets = routes.iter().flat_map(|route| route.targets.iter().map(move |target| (route, target)));
+    let of_tls = targets.filter(|(_, target)| is_tls_loopback(&target.endpoint));
+    of_tls
+        .map(|(route, target)| {
+            format!(
+                "{}/{}: {} is not played, as scripted providers speak http: write http://, or serve it yourself",
+                route.name, target.name, target.endpoint
+            )
+        })
+        .collect()
+}
+
+fn is_tls_loopback(endpoint: &str) -> bool {
+    let plain = endpoint.strip_prefix("https://").map(|rest| format!("http://{rest}"));
+    plain.is_some_and(|plain| loopback(&plain).is_some())
+}
+
+/// Where an http endpoint of this machine listens.
 fn loopback(endpoint: &str) -> Option<SocketAddr> {
-    let authority = endpoint.parse::<http::Uri>().ok()?.authority()?.clone();
+    let uri = endpoint.parse::<http::Uri>().ok().filter(|uri| uri.scheme_str() == Some("http"))?;
+    let authority = uri.authority()?;
     let host = if authority.host() == "localhost" { "127.0.0.1" } else { authority.host() };
     let address = SocketAddr::new(host.trim_matches(['[', ']']).parse().ok()?, authority.port_u16()?);
     super::is_loopback(address.ip()).then_some(address)
@@ -121,5 +152,31 @@ fn choices(folder: &Path) -> String {
         "there are none: name a file".to_owned()
     } else {
         format!("there are: {}", names.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn http_at_this_machine_is_played_and_https_is_not() {
+        for (endpoint, played, told) in [
+            ("http://127.0.0.1:9001/v1", true, false),
+            ("http://localhost:9001/v1", true, false),
+            ("http://[::1]:9001/v1", true, false),
+            ("https://127.0.0.1:9001/v1", false, true),
+            ("https://localhost:9001/v1", false, true),
+            ("https://[::1]:9001/v1", false, true),
+            ("http://127.0.0.1/v1", false, false),
+            ("https://models.example/v1", false, false),
+            ("http://192.0.2.1:80/v1", false, false),
+        ] {
+            assert_eq!(
+                (loopback(endpoint).is_some(), is_tls_loopback(endpoint)),
+                (played, told),
+                "{endpoint}"
+            );
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use sluice_agent::state::AgentState;
 use sluice_core::admission::{BreakerState, TransitionReason, WindowCounts};
+use sluice_core::policy::WireFormat;
 
 use super::fleet::{Fleet, Status, Store};
 use super::history::History;
@@ -19,22 +20,53 @@ const LOG_KEPT: usize = 200;
 const RATE_SPAN: Duration = Duration::from_secs(3);
 
 /// What does not change while it runs.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Intro {
     /// `http://127.0.0.1:8080/v1`.
     pub base_url: String,
-    /// A model that a route serves, for the curl line.
+    /// What the route of `model` speaks.
+    pub format: WireFormat,
+    /// A model that a route serves, for the curl line; empty: there is none to try.
     pub model: String,
 }
 
+impl Default for Intro {
+    fn default() -> Self {
+        Self { base_url: String::new(), format: WireFormat::OpenAi, model: String::new() }
+    }
+}
+
 impl Intro {
-    /// A call to try, in lines of less than 80 columns that can be copied as they are.
+    /// What points an SDK here; Anthropic's adds the version itself.
     #[must_use]
-    pub fn curl(&self) -> [String; 3] {
-        [
-            format!("curl -N {}/chat/completions -d '{{\"model\":\"{}\",", self.base_url, self.model),
-            "  \"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}' \\".to_owned(),
-            "  -H 'content-type: application/json'".to_owned(),
+    pub fn sdk(&self) -> String {
+        match self.format {
+            WireFormat::OpenAi => format!("OPENAI_BASE_URL={}", self.base_url),
+            WireFormat::Anthropic => {
+                format!("ANTHROPIC_BASE_URL={}", self.base_url.trim_end_matches("/v1"))
+            }
+        }
+    }
+
+    /// A call to try, in lines of less than 80 columns that can be copied as they are; none where no route serves
+    /// anything.
+    #[must_use]
+    pub fn curl(&self) -> Vec<String> {
+        if self.model.is_empty() {
+            return Vec::new();
+        }
+        let (path, maximum, header) = match self.format {
+            WireFormat::OpenAi => ("chat/completions", "", ""),
+            WireFormat::Anthropic => {
+                ("messages", "\"max_tokens\":64,", " -H 'anthropic-version: 2023-06-01'")
+            }
+        };
+        vec![
+            format!("curl -N {}/{path} -d '{{\"model\":\"{}\",", self.base_url, self.model),
+            format!(
+                "  {maximum}\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"hi\"}}]}}' \\"
+            ),
+            format!("  -H 'content-type: application/json'{header}"),
         ]
     }
 }
@@ -406,8 +438,27 @@ mod tests {
 
     #[test]
     fn the_curl_line_is_one_command_that_fits_80_columns() {
-        let intro = Intro { base_url: "http://127.0.0.1:8080/v1".into(), model: "gpt-4o".into() };
+        let intro = Intro {
+            base_url: "http://127.0.0.1:8080/v1".into(),
+            format: WireFormat::OpenAi,
+            model: "gpt-4o".into(),
+        };
         let lines = intro.curl();
+        let anthropic =
+            Intro { format: WireFormat::Anthropic, model: "claude-x".into(), ..intro.clone() }.curl();
+        assert_eq!(
+            anthropic,
+            [
+                "curl -N http://127.0.0.1:8080/v1/messages -d '{\"model\":\"claude-x\",",
+                "  \"max_tokens\":64,\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}' \\",
+                "  -H 'content-type: application/json' -H 'anthropic-version: 2023-06-01'",
+            ]
+        );
+        assert!(anthropic.iter().all(|line| line.len() < 80));
+        assert_eq!(intro.sdk(), "OPENAI_BASE_URL=http://127.0.0.1:8080/v1");
+        let anthropic = Intro { format: WireFormat::Anthropic, ..intro.clone() };
+        assert_eq!(anthropic.sdk(), "ANTHROPIC_BASE_URL=http://127.0.0.1:8080");
+        assert!(Intro { model: String::new(), ..intro }.curl().is_empty(), "no route: nothing to try");
         assert!(lines.iter().all(|line| line.len() < 78), "{lines:?}");
         let body = lines.join("\n");
         let body = body.split('\'').nth(1).unwrap();

@@ -97,7 +97,11 @@ fn intro(model: &Model) -> Vec<String> {
         .iter()
         .map(|line| line.trim().trim_end_matches('\\').trim_end().to_owned())
         .collect();
-    vec![facts, format!("{} {}", start(model.at, "try"), curl.join(" "))]
+    let mut lines = vec![facts];
+    if !curl.is_empty() {
+        lines.push(format!("{} {}", start(model.at, "try"), curl.join(" ")));
+    }
+    lines
 }
 
 /// What stands, and the line that says it; rates are not part of the first, as they alone are no news.
@@ -183,6 +187,7 @@ fn entry_line(entry: &Entry) -> String {
 #[cfg(test)]
 mod tests {
     use sluice_core::admission::{BreakerState, TransitionReason};
+    use sluice_core::policy::WireFormat;
 
     use super::super::model::{Input, Intro, Sample, TransitionLine};
     use super::super::synthetic::{agent, target};
@@ -213,7 +218,11 @@ mod tests {
     }
 
     fn said(inputs: Vec<Input>) -> Vec<Vec<String>> {
-        let intro = Intro { base_url: "http://127.0.0.1:8080/v1".into(), model: "gpt-4o".into() };
+        let intro = Intro {
+            base_url: "http://127.0.0.1:8080/v1".into(),
+            format: WireFormat::OpenAi,
+            model: "gpt-4o".into(),
+        };
         let (mut model, mut plain) = (Model::new(intro), Plain::default());
         inputs
             .into_iter()

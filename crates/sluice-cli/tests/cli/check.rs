@@ -145,3 +145,39 @@ async fn a_secret_is_never_shown() {
     assert!(out.contains("Secret/openai: stringData.other: must be a string"), "{out}");
     assert!(!format!("{out}{err}").contains("very-secret"), "{out}{err}");
 }
+
+#[tokio::test]
+async fn a_policy_for_what_is_not_there_is_a_warning() {
+    let manifests = Manifests::quickstart();
+    let policy = |name: &str, route: &str, section: &str| {
+        format!(
+            "apiVersion: sluice.dev/v1alpha1\nkind: ReliabilityPolicy\nmetadata: {{name: {name}}}\nspec:\n  targetRefs: [{{group: sluice.dev, kind: ModelRoute, name: {route}{section}}}]\n  retries: {{maxAttempts: 2}}\n"
+        )
+    };
+    let route =
+        "apiVersion: sluice.dev/v1alpha1\nkind: ModelRoute\nmetadata: {name: broken}\nspec: {model: a}\n";
+    manifests.write("z1.yaml", &policy("one", "chatt", ""));
+    manifests.write("z2.yaml", &policy("two", "chat", ", sectionName: primry"));
+    manifests.write("z3.yaml", &policy("three", "nobody-knows", ""));
+    manifests.write("z4.yaml", &policy("fine", "chat", ", sectionName: primary"));
+    let path = manifests.path();
+    let (status, out, err) = check(&[path.to_str().unwrap()]).await;
+    assert_eq!((status, out.as_str()), (Some(0), ""), "{err}");
+    let warnings: Vec<&str> = err.lines().filter(|line| line.starts_with("Warning: ")).collect();
+    let expected = [
+        ("z1.yaml:1: ReliabilityPolicy/one: spec.targetRefs[0].name", "did you mean chat?"),
+        ("z2.yaml:1: ReliabilityPolicy/two: spec.targetRefs[0].sectionName", "did you mean primary?"),
+        ("z3.yaml:1: ReliabilityPolicy/three: spec.targetRefs[0].name", "name another, or apply it too"),
+    ];
+    assert_eq!(warnings.len(), expected.len(), "{err}");
+    for (warning, (place, fix)) in warnings.iter().zip(expected) {
+        assert!(warning.contains(place) && warning.contains(fix), "{warning}");
+    }
+    // A route that is there and broken has a problem of its own.
+    manifests.write("z3.yaml", &(policy("three", "broken", "") + "---\n" + route));
+    let (status, _, err) = check(&[path.to_str().unwrap()]).await;
+    assert_eq!(status, Some(1));
+    assert!(!err.contains("ReliabilityPolicy/three"), "{err}");
+    let help = told(output(sluice().args(["check", "--help"])).await).1;
+    assert!(help.contains("is a warning"), "{help}");
+}

@@ -108,3 +108,20 @@ async fn after_the_grace_period_a_stream_ends_with_an_error_event() {
     run.ended().await;
     provider.shutdown().await;
 }
+
+#[tokio::test]
+async fn an_anthropic_route_alone_is_tried_in_its_own_format_and_https_is_not_played() {
+    let manifests = Manifests::quickstart();
+    let path = manifests.path();
+    std::fs::remove_file(path.join("chat.yaml")).unwrap();
+    let text = std::fs::read_to_string(path.join("claude.yaml")).unwrap();
+    let (before, after) = text.rsplit_once("http://").unwrap();
+    manifests.write("claude.yaml", &format!("{before}https://{after}"));
+    let run = Run::start(&path, &["--provider"]).await;
+    let line = run.line(&[" try ", "/v1/messages", "\"max_tokens\":", "anthropic-version"]).await;
+    assert!(!line.contains("chat/completions"), "{line}");
+    run.line(&["provider", "https://127.0.0.1", "is not played"]).await;
+    let answer = Client::new().message(run.agents[0], "claude-sonnet").await;
+    assert_eq!(answer.status, StatusCode::OK);
+    run.end().await;
+}

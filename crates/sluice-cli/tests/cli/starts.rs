@@ -99,7 +99,7 @@ async fn with_providers_that_cannot_be_played() {
 
     manifests.write("chat.yaml", &route("chat", "gpt-4o", &[("primary", "192.0.2.1:80".parse().unwrap())]));
     let told = refused(&["-f", path.to_str().unwrap(), "--provider"]).await;
-    holds(&told, &["--provider", "no target has an endpoint at a loopback address"]);
+    holds(&told, &["--provider", "no target has an http endpoint at a loopback address"]);
 }
 
 #[tokio::test]
@@ -135,4 +135,17 @@ async fn with_a_scenario_that_cannot_be_played() {
     holds(&told, &["--scenario", "storm.yaml", "steps[0].for", "1x"]);
     let told = refused(&["-f", path, "--provider", "--scenario", "calm", "--rate", "NaN"]).await;
     holds(&told, &["--rate", "NaN", "a number from"]);
+}
+
+/// An https endpoint of this machine is somebody else's to serve, and the run says so.
+#[tokio::test]
+async fn https_endpoints_are_not_played() {
+    let manifests = Manifests::quickstart();
+    let path = manifests.path();
+    for file in ["chat.yaml", "claude.yaml"] {
+        let text = std::fs::read_to_string(path.join(file)).unwrap();
+        manifests.write(file, &text.replace("http://127", "https://127"));
+    }
+    let told = refused(&["-f", path.to_str().unwrap(), "--provider"]).await;
+    holds(&told, &["--provider", "no target has an http endpoint", "http://127.0.0.1:9001/v1"]);
 }

@@ -6,6 +6,7 @@
 
 use sluice_api::policy as api;
 use sluice_api::route::Lane as ApiLane;
+use sluice_core::defaults;
 use sluice_core::outcome::Verdict;
 use sluice_core::policy::{self as core, Lane};
 use sluice_proto::decode::InvalidTarget;
@@ -231,14 +232,22 @@ fn quota(group: &api::Quota) -> core::Quota {
     };
     core::Quota {
         tokens_per_minute: group.tokens_per_minute,
-        // One minute's tokens. An explicit zero is a zero; without a limit the bucket is not asked.
-        burst_tokens: group.burst_tokens.or(group.tokens_per_minute).unwrap_or(0),
+        // One minute's tokens. An explicit zero is a zero; without a limit the bucket is not asked. A rate of zero
+        // admits nothing, not one bucket full of it.
+        burst_tokens: group
+            .burst_tokens
+            .filter(|_| group.tokens_per_minute != Some(0))
+            .or(group.tokens_per_minute)
+            .unwrap_or(0),
         requests_per_minute: group.requests_per_minute,
         default_max_output_tokens: group.default_max_output_tokens,
         tenants: group.tenants.iter().map(share).collect(),
         pushback: core::Pushback {
             max_pause: group.pushback.max_pause.0,
-            default_pause: group.pushback.default_pause.0,
+            default_pause: group
+                .pushback
+                .default_pause
+                .map_or_else(|| defaults::quota::PAUSE.min(group.pushback.max_pause.0), |pause| pause.0),
             shrink_percent: group.pushback.shrink_percent,
             floor_percent: group.pushback.floor_percent,
             recovery_percent_per_second: group.pushback.recovery_percent_per_second,

@@ -17,12 +17,13 @@ pub(super) fn draw(buffer: &mut Buffer, area: Rect, model: &Model, curl: bool, t
     let room = usize::from(area.height.saturating_sub(1));
     rule(buffer, area, 0, theme);
     let idle = model.logged() == 0 && model.load.is_none();
-    if curl || idle {
+    let call = model.intro.curl();
+    if (curl || idle) && !call.is_empty() {
         put(buffer, area, 2, 0, [styled(" try it ", STRONG)]);
-        for (y, line) in (1..).zip(model.intro.curl()) {
+        for (y, line) in (1..).zip(call) {
             put(buffer, area, 2, y, [Span::raw(line)]);
         }
-        let text = format!("or give an SDK OPENAI_BASE_URL={}", model.intro.base_url);
+        let text = format!("or give an SDK {}", model.intro.sdk());
         put(buffer, area, 2, 4, [styled(text, QUIET)]);
         return;
     }

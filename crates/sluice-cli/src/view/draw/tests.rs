@@ -10,6 +10,7 @@ use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::{Color, Modifier};
 use sluice_agent::state::AgentState;
 use sluice_core::admission::{BreakerState, TransitionReason, WindowCounts};
+use sluice_core::policy::WireFormat;
 
 use super::super::load::LoadCounts;
 use super::super::model::{Input, Intro, Level, Model, Sample, TransitionLine};
@@ -65,7 +66,11 @@ fn style_of(buffer: &Buffer, wanted: &str) -> (Color, Modifier) {
 
 /// A run of `seconds` with ten calls a second at the primary, and whatever `shape` makes of each second.
 fn played(seconds: u64, shape: impl Fn(u64, &mut AgentState)) -> Model {
-    let intro = Intro { base_url: "http://127.0.0.1:8080/v1".into(), model: "gpt-4o".into() };
+    let intro = Intro {
+        base_url: "http://127.0.0.1:8080/v1".into(),
+        format: WireFormat::OpenAi,
+        model: "gpt-4o".into(),
+    };
     let mut model = Model::new(intro);
     for second in 0..=seconds {
         let mut one = agent("agent-1", vec![target("primary"), target("fallback")]);
@@ -214,7 +219,11 @@ fn a_phase_and_a_store_that_is_away_share_a_line() {
 
 #[test]
 fn before_the_first_sample_it_says_how_to_call() {
-    let intro = Intro { base_url: "http://127.0.0.1:8080/v1".into(), model: "gpt-4o".into() };
+    let intro = Intro {
+        base_url: "http://127.0.0.1:8080/v1".into(),
+        format: WireFormat::OpenAi,
+        model: "gpt-4o".into(),
+    };
     assert_golden("start-80x24.txt", &paint(&Model::new(intro), (80, 24), Screen::default(), COLOR));
 }
 
@@ -260,7 +269,9 @@ fn an_incident_under_load_with_all_there_is_to_say() {
 
 #[test]
 fn many_targets_are_rows_that_scroll() {
-    let mut model = Model::new(Intro::default());
+    let intro =
+        Intro { base_url: "http://127.0.0.1:8080/v1".into(), model: "gpt-4o".into(), ..Intro::default() };
+    let mut model = Model::new(intro);
     let mut targets: Vec<_> = (0..30).map(|number| target(&format!("region-{number}"))).collect();
     targets[1].breaker.state = "open";
     targets[1].breaker.open_for_ms = 12_000;
