@@ -168,7 +168,9 @@ impl Collector {
         let mut grpc = tonic::client::Grpc::with_origin(self.client.clone(), self.exporter.endpoint.clone());
         grpc = grpc.max_decoding_message_size(RESPONSE_BYTES);
         if self.exporter.gzip {
-            grpc = grpc.send_compressed(CompressionEncoding::Gzip);
+            // Servers written in Go answer as they were asked.
+            grpc =
+                grpc.send_compressed(CompressionEncoding::Gzip).accept_compressed(CompressionEncoding::Gzip);
         }
         grpc.ready().await.map_err(|error| SendError::Unreachable(chain(&error)))?;
         let mut request = tonic::Request::new(message);

@@ -103,7 +103,8 @@ impl Jaeger {
         let path = format!("/api/traces?service={}&limit=1000&lookback=1h", encode(service));
         let answer: Value = serde_json::from_str(&get(self.query, &path)?)?;
         let traces = answer["data"].as_array().context("no traces in Jaeger's answer")?;
-        let mut spans: Vec<_> = traces.iter().flat_map(spans_of).collect();
+        let spans = traces.iter().flat_map(spans_of);
+        let mut spans: Vec<_> = spans.filter(|span| span.service == service).collect();
         spans.sort_by_key(|span| span.started);
         Ok(spans)
     }

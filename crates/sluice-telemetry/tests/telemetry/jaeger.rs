@@ -102,8 +102,7 @@ async fn tracing_spans_arrive_and_join_an_exchanges_trace() {
     let variables = sent(&jaeger, "http");
     let (telemetry, signals) = start(&borrowed(&variables), "control-plane");
     let exchange = tracer(&signals).root(None, SpanKind::Server, "POST");
-    let logging = Logging { writer: std::io::sink, ..quiet() };
-    tracing::subscriber::with_default(subscriber(logging, &signals), || {
+    tracing::subscriber::with_default(subscriber(quiet(), &signals), || {
         let publish = tracing::info_span!(target: "sluice_policy", "publish", version = "abc");
         publish.in_scope(|| {
             tracing::info!(target: "sluice_policy", agents = 3, "pushed");

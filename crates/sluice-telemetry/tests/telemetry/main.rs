@@ -9,7 +9,6 @@ mod signals;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -32,12 +31,15 @@ fn start(variables: &[(&str, &str)], service: &'static str) -> (Telemetry, Signa
     (telemetry, signals)
 }
 
+/// All tracers draw from here, so that no two traces of a run share an identity.
+static DRAWS: AtomicU64 = AtomicU64::new(0x1234_5678);
+
 /// A clock that moves a millisecond at each look, and draws that are all different.
 fn tracer(signals: &Signals) -> Tracer {
-    let (now, draws) = (AtomicU64::new(0), Arc::new(AtomicU64::new(0x1234_5678)));
+    let now = AtomicU64::new(0);
     signals.tracer(
         move || Duration::from_millis(now.fetch_add(1, Ordering::Relaxed)),
-        move || draws.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed).rotate_left(17),
+        || DRAWS.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed).rotate_left(17),
     )
 }
 
