@@ -1,4 +1,4 @@
--- Numbers and time.
+-- Numbers, time, and how a text is taken apart.
 --
 -- Every function that a script defines is made anew in each call, and every local it closes over costs again.
 -- So what is rarely needed reaches the library through globals and methods (`text:match`), not through these.
@@ -10,14 +10,11 @@ local LIMIT = 9007199254740992
 local UNIT = 6000000
 -- Said when no wait helps, such as with a limit of zero.
 local LONG = 3600000
+-- A target's last use is written this much late, at most.
+local TOUCH = 10000
+-- Idle keys live this long at least.
+local TTL = 3600000
 
--- A key's own clock: the server's, except that it never goes back. After a step back it goes on from the
--- last time written, at the normal pace, until the server has caught up: the step neither refills a bucket
--- nor lengthens a cool-down by more than one.
-local function clock(last, offset, server)
-  if server >= last then
-    return server, 0
-  end
-  local now = math.max(server + offset, last)
-  return now, now - server
-end
+-- The halves of a target's settings; see sluice-state's script/encode.rs for what each number is.
+local QUOTA = '^%d+ (%d*) (%d+) (%d*) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+);'
+local BREAKER = ';(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$'

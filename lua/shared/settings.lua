@@ -1,52 +1,33 @@
--- Which settings rule a key.
+-- Which settings rule a target.
 --
 -- Callers send theirs with each call, as one text of integers with their revision in front. The text itself is
 -- the fingerprint: equal texts, equal settings, and nothing more is looked at. Of two different ones the
 -- higher revision rules, so that agents which have not heard of an edit yet don't undo it; they get the stored
--- settings. The first of them leaves a mark, `!` and the key's last use, which the next caller with the settings
+-- settings. The first of them leaves a mark, `!` and the target's last use, which the next caller with the settings
 -- that rule takes away. When nobody has used those for STALE (the policy with the higher revision was removed,
 -- say), any caller's replace them.
 local STALE = 60000
--- A key's last use is written this much late, at most.
-local TOUCH = 10000
--- Idle keys live this long at least.
-local TTL = 3600000
 
-local BREAKER = '^%d+ (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$'
-local QUOTA = '^%d+ (%d*) (%d+) (%d*) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$'
-
--- The settings that rule, what is to be written to `c` (nil: nothing), and the settings that were replaced.
--- `last`: when the key was last used. No result: the caller's are none.
-local function ruling(stored, mine, last, now, pattern)
-  if stored == mine then
-    return mine
-  end
+-- The settings that rule, what is to be written to `c` (nil: nothing), and the settings that were replaced, for a
+-- caller whose settings are not what is stored. `last`: when the target was last used. No result: the caller's are none.
+local function ruling(stored, mine, last, now)
   -- Whether the caller's hold nothing but settings: the pattern keeps out signs, fractions, exponents, nan and
   -- inf, and a sum below the limit means that every part is. The bounds are those of the work per call.
-  local kind, span, buckets = mine:match(pattern)
-  if not kind then
+  local _, burst = mine:match(QUOTA .. BREAKER:sub(2))
+  if not burst then
     return
   end
-  local sum = 0
+  local sum = burst * UNIT
   for number in mine:gmatch('%d+') do
     sum = sum + number
   end
-  if not (sum < LIMIT) then
+  local kind, span, buckets = mine:match(BREAKER)
+  local permits = select(13, mine:match(BREAKER)) + 0
+  kind, span, buckets = kind + 0, span + 0, buckets + 0
+  if not (sum < LIMIT) or permits < 1 or permits > 16
+    or not (kind == 0 and buckets >= 1 and buckets <= 16 and span >= buckets or kind == 1 and span >= 1 and span <= 1000)
+  then
     return
-  end
-  if pattern == QUOTA then
-    -- Here the second number is the burst.
-    if not (span * UNIT < LIMIT) then
-      return
-    end
-  else
-    local permits = select(13, mine:match(pattern)) + 0
-    kind, span, buckets = kind + 0, span + 0, buckets + 0
-    if permits < 1 or permits > 16
-      or not (kind == 0 and buckets >= 1 and buckets <= 16 and span >= buckets or kind == 1 and span >= 1 and span <= 1000)
-    then
-      return
-    end
   end
   if not stored then
     -- `%d` takes a C long.
@@ -67,10 +48,4 @@ local function ruling(stored, mine, last, now, pattern)
   end
   local rules = known .. theirs
   return rules, mark == '' and ('%s!%d'):format(rules, last) or nil
-end
-
--- How long an idle breaker is kept: twice what it remembers, and TTL at least.
-local function lifetime(rules)
-  local kind, span, cool, ramp = rules:match('^%d+ (%d+) (%d+) %d+ %d+ %d+ %d+ %d+ %d+ %d+ %d+ %d+ (%d+) %d+ %d+ (%d+)')
-  return TTL + 2 * ((kind == '0' and span or 0) + cool + ramp)
 end

@@ -9,7 +9,9 @@ use sluice_core::admission::{AdmitAnswer, AdmitReply, BreakerState, SettleReply,
 use sluice_core::outcome::Verdict;
 use sluice_core::policy::{Mode, Rules, TargetPolicy, Window};
 use sluice_state::EmbeddedHome;
-use support::{Asks, SteppedClock, agent, settle_ask, target};
+use sluice_state::embedded::Stored;
+use sluice_state::script::Keys;
+use support::{Asks, SteppedClock, agent, quota, settle_ask, target, with_quota};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -296,6 +298,27 @@ fn a_lower_revision_gets_the_stored_settings_until_nobody_uses_them() {
     world.clock.advance(2 * SECOND);
     world.call(Verdict::Failure);
     assert_eq!(world.home.view_now(&world.target).unwrap().counts.calls, 1, "a new window");
+}
+
+/// Two replicas of the control plane number the same settings differently: agents of both share one state.
+#[test]
+fn the_same_settings_under_two_revisions_are_no_change() {
+    let mut world = World::new(|rules| {
+        *rules = with_quota(rules.clone(), quota(Some(6_000), Some(600)));
+        rules.revision = 7;
+    });
+    let settings = |world: &World| match world.home.stored(&Keys::target(world.target.id.as_str())) {
+        Some(Stored::Hash(fields)) => fields.into_iter().find(|(name, _)| name == b"c").unwrap().1,
+        other => panic!("{other:?}"),
+    };
+    for call in 1..=20 {
+        world.target.rules.revision = if call % 2 == 0 { 7 } else { 9 };
+        world.call(Verdict::Success);
+        assert!(settings(&world).starts_with(b"9 "), "the higher one stays, and no mark is left");
+        assert!(!settings(&world).contains(&b'!'));
+        let view = world.home.view_now(&world.target).unwrap();
+        assert_eq!((view.counts.calls, view.tokens_left), (call, Some(6_000 - 10 * i64::from(call))));
+    }
 }
 
 #[test]

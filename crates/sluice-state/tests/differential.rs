@@ -54,7 +54,7 @@ redis.call = function(name, ...)
     local ttl = a[4]
     a[4] = string.format('%.0f', ttl * 1000)
     local old = real.call(name, unpack(a))
-    if not (a[5] and old) then
+    if not (a[5] == 'NX' and old) then
       keep(a[1], ttl)
     end
     return old
@@ -466,5 +466,5 @@ fn both_homes_answer_and_store_the_same() {
         assert!(answers.get(&name).is_some_and(|&n| n > operations / 10_000), "{name}: {answers:?}");
     }
     assert!(answers.contains_key("Admit settled"), "{answers:?}");
-    assert_eq!(Keys::breaker("x"), "sluice:1:{x}:breaker");
+    assert_eq!(Keys::target("x"), "sluice:1:{x}:target");
 }

@@ -173,8 +173,7 @@ async fn a_key_of_the_wrong_type_is_an_error_before_any_write() {
     let target = a_target("typed");
     let id = target.id.as_str();
     for (key, wrong) in [
-        (sluice_state::script::Keys::quota(id), ["SET", "", "x"].as_slice()),
-        (sluice_state::script::Keys::breaker(id), &["SET", "", "x"]),
+        (sluice_state::script::Keys::target(id), ["SET", "", "x"].as_slice()),
         (sluice_state::script::Keys::admission(id, Nonce(7)), &["HSET", "", "f", "v"]),
     ] {
         server.command(&["FLUSHALL"]).unwrap();

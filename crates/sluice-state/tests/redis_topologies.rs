@@ -153,7 +153,7 @@ async fn a_cluster_of_three_serves_every_target_with_the_least_rights() {
     for index in 0..20 {
         let target = a_target(&format!("cluster-{index}"));
         exchange(&store, &target, index).await;
-        let key = sluice_state::script::Keys::breaker(target.id.as_str());
+        let key = sluice_state::script::Keys::target(target.id.as_str());
         let slot: usize = cluster.nodes[0].command(&["CLUSTER", "KEYSLOT", &key]).unwrap().parse().unwrap();
         slots.insert(slot * 3 / 16_384);
     }
@@ -240,12 +240,14 @@ async fn agents_hear_of_a_trip_and_learn_by_reading_when_they_can_not_hear() {
     short.name = "short".into();
     deaf.admit(&target, ask(900)).await.unwrap();
     assert_eq!(deaf.known(&target.id).unwrap().state, BreakerState::Open);
-    let key = sluice_state::script::Keys::breaker(target.id.as_str());
+    let key = sluice_state::script::Keys::target(target.id.as_str());
     // Somebody else's probes close it: as if its time were over.
-    let state = server.command(&["HGET", &key, "s"]).unwrap();
-    let words: Vec<&str> = state.split(' ').collect();
-    let longer = format!("2 {}1 {}9 {}", words[1], words[2], words[3..].join(" "));
-    server.command(&["HSET", &key, "s", &longer]).unwrap();
+    let state = server.command(&["HGET", &key, "k"]).unwrap();
+    let mut words: Vec<String> = state.split(' ').map(str::to_owned).collect();
+    // The epoch, and until when it is open.
+    words[2].push('1');
+    words[8].push('9');
+    server.command(&["HSET", &key, "k", &words.join(" ")]).unwrap();
     let before = deaf.known(&target.id).unwrap().epoch;
     until("the poll", || deaf.known(&target.id).unwrap().epoch != before).await;
     assert!(!deaf.health().borrow().subscribed);

@@ -96,7 +96,7 @@ impl Server {
         Ok(Value::Number(added as f64))
     }
 
-    /// SET key value with one of: PX ms, PX ms NX GET, KEEPTTL.
+    /// SET key value with one of: PX ms, PX ms GET, PX ms NX GET, KEEPTTL.
     fn set(&mut self, lua: &Lua, args: &[BString]) -> Result<Value, Refused> {
         let [key, text, options @ ..] = args else { return Err(wrong_arity(args)) };
         let words: [&[u8]; 4] =
@@ -105,11 +105,11 @@ impl Server {
         match (options.len(), words) {
             (1, [b"KEEPTTL", ..]) => self.space.set_text(key, text.to_vec(), None, now),
             (2, [b"PX", ms, ..]) => self.space.set_text(key, text.to_vec(), Some(ttl(ms)?), now),
-            (4, [b"PX", ms, b"NX", b"GET"]) => {
+            (3, [b"PX", ms, b"GET", ..]) | (4, [b"PX", ms, b"NX", b"GET"]) => {
                 let ttl = ttl(ms)?;
                 let old = self.space.text(key, now)?;
                 let reply = reply_text(lua, old)?;
-                if old.is_none() {
+                if old.is_none() || options.len() == 3 {
                     self.space.set_text(key, text.to_vec(), Some(ttl), now);
                 }
                 return Ok(reply);

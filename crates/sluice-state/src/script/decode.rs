@@ -167,16 +167,25 @@ pub fn decode_admit(items: &[ReplyItem]) -> Result<AdmitReply, ReplyError> {
 /// # Errors
 /// [`ReplyError`] names the element that is wrong.
 pub fn decode_settle(items: &[ReplyItem]) -> Result<SettleReply, ReplyError> {
-    let mut r = Reader::new("settle", items, 9)?;
+    let mut r = Reader::new("settle", items, 5)?;
     let state = r.required(&BreakerState::ALL)?;
     let epoch = r.count()?;
     let open_for = r.millis()?;
     let forgiven = r.count()?;
-    let mut transition = r.transition(epoch)?;
-    let counts = r.counts()?;
-    if let Some(transition) = &mut transition {
-        transition.counts = counts;
-    }
+    let transition = match r.text()? {
+        None => None,
+        Some(text) => {
+            let words = text
+                .split(' ')
+                .map(|word| word.parse().map(ReplyItem::Integer))
+                .collect::<Result<Vec<_>, _>>();
+            let words = words.map_err(|_| r.error("integers"))?;
+            let mut r = Reader::new("settle's transition", &words, 5)?;
+            let transition = r.transition(epoch)?;
+            let counts = r.counts()?;
+            transition.map(|transition| Transition { counts, ..transition })
+        }
+    };
     Ok(SettleReply { state, epoch, open_for, transition, forgiven })
 }
 

@@ -1,15 +1,13 @@
 //! What is sent with each call: keys, and arguments made of integers alone.
 //!
-//! The numbers of an ask and those of each group of settings travel as one argument each, separated by
-//! spaces. That is fewer bytes and fewer objects in Redis than an argument per number, the script takes one
+//! The numbers of an ask travel as one argument, and those of the settings as another, separated by spaces. That is fewer bytes and fewer objects in Redis than an argument per number, the script takes one
 //! apart with one pattern, and the text of the settings, their revision in front, is their own fingerprint.
 //!
-//! Breaker settings: window kind (0 time, 1 count), span ms or calls, buckets, minimum calls, failure %,
-//! slow %, stall %, consecutive failures, cool-down ms, jitter %, growth %, longest cool-down ms, probes at a
-//! time, probe successes, ramp ms, ramp's initial %.
-//! Quota settings: tokens per minute (empty: not limited), burst, requests per minute (empty: not limited),
-//! reserved % of all tenants, longest pause ms, default pause ms, shrink %, floor %, recovery %/s, recovery
-//! delay ms.
+//! A target's settings: the revision and ten numbers of the quota (tokens per minute (empty: not limited), burst,
+//! requests per minute (empty: not limited), reserved % of all tenants, longest pause ms, default pause ms, shrink %,
+//! floor %, recovery %/s, recovery delay ms), a semicolon, and sixteen of the breaker (window kind (0 time, 1 count),
+//! span ms or calls, buckets, minimum calls, failure %, slow %, stall %, consecutive failures, cool-down ms,
+//! jitter %, growth %, longest cool-down ms, probes at a time, probe successes, ramp ms, ramp's initial %).
 
 use std::fmt::Write as _;
 
@@ -42,14 +40,10 @@ pub struct Call {
 pub struct Keys;
 
 impl Keys {
+    /// All that is known of a target but its tenants' shares.
     #[must_use]
-    pub fn breaker(id: &str) -> String {
-        Self::named(id, ":breaker", "")
-    }
-
-    #[must_use]
-    pub fn quota(id: &str) -> String {
-        Self::named(id, ":quota", "")
+    pub fn target(id: &str) -> String {
+        Self::named(id, ":target", "")
     }
 
     /// The reserved share of one tenant.
@@ -91,15 +85,7 @@ pub fn encode_admit(agent: &AgentTag, target: &TargetPolicy, ask: &AdmitAsk) -> 
     );
     let mut keys = keys(target, ask.nonce);
     keys.extend(tenant_key);
-    Call {
-        keys,
-        args: vec![
-            ask_text,
-            breaker_settings(target, revision(target)),
-            quota_settings(target, revision(target)),
-            CHANNEL.to_owned(),
-        ],
-    }
+    Call { keys, args: vec![ask_text, settings(target, revision(target))] }
 }
 
 /// `settle.lua`.
@@ -119,30 +105,20 @@ pub fn encode_settle(agent: &AgentTag, target: &TargetPolicy, ask: &SettleAsk) -
     // Only these verdicts can open the breaker.
     let opens =
         matches!(ask.verdict, Some(Verdict::Failure | Verdict::Slow | Verdict::Stall | Verdict::Throttled));
-    let traceparent = ask.traceparent.as_deref().filter(|text| opens && is_traceparent(text)).unwrap_or("");
+    let traceparent = ask.traceparent.as_deref().filter(|text| opens && is_traceparent(text));
     let mut keys = keys(target, ask.nonce);
     keys.extend(tenant_key);
-    Call {
-        keys,
-        args: vec![
-            text,
-            breaker_settings(target, revision(target)),
-            quota_settings(target, revision(target)),
-            CHANNEL.to_owned(),
-            traceparent.to_owned(),
-        ],
-    }
+    let mut args = Vec::with_capacity(3);
+    args.extend([text, settings(target, revision(target))]);
+    args.extend(traceparent.map(str::to_owned));
+    Call { keys, args }
 }
 
 /// `view.lua`.
 #[must_use]
 pub fn encode_view(target: &TargetPolicy) -> Call {
-    let id = target.id.as_str();
-    Call {
-        keys: vec![Keys::breaker(id), Keys::quota(id)],
-        // Revision 0: whoever only looks replaces nothing.
-        args: vec![breaker_settings(target, 0), quota_settings(target, 0)],
-    }
+    // Revision 0: whoever only looks replaces nothing.
+    Call { keys: vec![Keys::target(target.id.as_str())], args: vec![settings(target, 0)] }
 }
 
 /// `adopt.lua`.
@@ -151,10 +127,10 @@ pub fn encode_adopt(target: &TargetPolicy, seen: &TargetView) -> Call {
     let text =
         format!("{} {} {}", seen.state as u8, seen.epoch.min(1 << 52), millis(seen.open_for).min(MAX_MS));
     Call {
-        keys: vec![Keys::breaker(target.id.as_str())],
+        keys: vec![Keys::target(target.id.as_str())],
         args: vec![
             text,
-            breaker_settings(target, revision(target)),
+            settings(target, revision(target)),
             seen.opened_by.as_deref().filter(|text| is_traceparent(text)).unwrap_or("").to_owned(),
         ],
     }
@@ -162,8 +138,8 @@ pub fn encode_adopt(target: &TargetPolicy, seen: &TargetView) -> Call {
 
 fn keys(target: &TargetPolicy, nonce: Nonce) -> Vec<String> {
     let id = target.id.as_str();
-    let mut keys = Vec::with_capacity(4);
-    keys.extend([Keys::breaker(id), Keys::quota(id), Keys::admission(id, nonce)]);
+    let mut keys = Vec::with_capacity(3);
+    keys.extend([Keys::target(id), Keys::admission(id, nonce)]);
     keys
 }
 
@@ -192,8 +168,17 @@ fn verdict_code(verdict: Option<Verdict>) -> u8 {
     verdict.map_or(7, |verdict| verdict as u8)
 }
 
-/// The revision and sixteen numbers; see the head of this file.
-fn breaker_settings(target: &TargetPolicy, revision: u64) -> String {
+/// See the head of this file.
+fn settings(target: &TargetPolicy, revision: u64) -> String {
+    let mut text = String::with_capacity(160);
+    push_number(&mut text, revision);
+    push_quota(&mut text, target);
+    text.push(';');
+    push_breaker(&mut text, target);
+    text
+}
+
+fn push_breaker(text: &mut String, target: &TargetPolicy) {
     let b: &Breaker = &target.rules.breaker.rules;
     let (kind, span, buckets) = match b.window {
         Window::Time { span, buckets } => {
@@ -202,9 +187,7 @@ fn breaker_settings(target: &TargetPolicy, revision: u64) -> String {
         }
         Window::Count { calls } => (1, u64::from(calls.clamp(1, 1_000)), 0),
     };
-    let mut text = String::with_capacity(80);
     for number in [
-        revision,
         kind,
         span,
         u64::from(buckets),
@@ -221,11 +204,10 @@ fn breaker_settings(target: &TargetPolicy, revision: u64) -> String {
         u64::from(b.probes.successes.max(1)),
         millis(b.ramp.duration).min(MAX_MS),
     ] {
-        push_number(&mut text, number);
+        push_number(text, number);
         text.push(' ');
     }
-    push_number(&mut text, u64::from(b.ramp.initial_percent.min(100)));
-    text
+    push_number(text, u64::from(b.ramp.initial_percent.min(100)));
 }
 
 /// In decimal. The formatter's way costs several times as much, and every call writes some forty numbers.
@@ -243,8 +225,8 @@ fn push_number(text: &mut String, mut number: u64) {
     text.push_str(str::from_utf8(&digits[from..]).unwrap_or_default());
 }
 
-/// The revision and ten numbers, of which two may be absent; see the head of this file.
-fn quota_settings(target: &TargetPolicy, revision: u64) -> String {
+/// A space before each number, of which two may be absent.
+fn push_quota(text: &mut String, target: &TargetPolicy) {
     let unlimited = Quota {
         tokens_per_minute: None,
         burst_tokens: 0,
@@ -256,9 +238,7 @@ fn quota_settings(target: &TargetPolicy, revision: u64) -> String {
     let quota = target.rules.quota.as_ref().map_or(&unlimited, |group| &group.rules);
     let reserved: u32 = quota.tenants.iter().map(|share| share.reserved_percent).sum();
     let p = &quota.pushback;
-    let mut text = String::with_capacity(64);
     for number in [
-        Some(revision),
         quota.tokens_per_minute.map(|tokens| tokens.min(MAX_TOKENS)),
         Some(quota.burst_tokens.min(MAX_TOKENS)),
         quota.requests_per_minute.map(|requests| requests.min(MAX_TOKENS)),
@@ -268,14 +248,13 @@ fn quota_settings(target: &TargetPolicy, revision: u64) -> String {
         Some(u64::from(p.shrink_percent.min(100))),
         Some(u64::from(p.floor_percent.min(100))),
         Some(u64::from(p.recovery_percent_per_second)),
+        Some(millis(p.recovery_delay).min(MAX_MS)),
     ] {
-        if let Some(number) = number {
-            push_number(&mut text, number);
-        }
         text.push(' ');
+        if let Some(number) = number {
+            push_number(text, number);
+        }
     }
-    push_number(&mut text, millis(p.recovery_delay).min(MAX_MS));
-    text
 }
 
 /// `00-<32 hex>-<16 hex>-<2 hex>`: nothing else gets into the shared state.

@@ -1,7 +1,7 @@
 //! The scripts of `lua/`, how they are asked, and how their replies are read: the one place that knows.
 //!
-//! Redis scripts can't share code, so what they share is put behind the first line of each when the program
-//! starts. The text never depends on anything else: no source is generated, and each script has one SHA-1.
+//! Redis scripts can't share code, so what they share is put into each, where it says so, when the program starts.
+//! The text never depends on anything else: no source is generated, and each script has one SHA-1.
 
 mod decode;
 mod encode;
@@ -13,18 +13,26 @@ pub use decode::{
 };
 pub use encode::{CHANNEL, Call, Keys, encode_admit, encode_adopt, encode_settle, encode_view};
 
-/// The files of `lua/shared/`, each before those that use it.
-const SHARED: [(&str, &str); 6] = [
-    ("numbers", include_str!("../../../../lua/shared/numbers.lua")),
-    ("settings", include_str!("../../../../lua/shared/settings.lua")),
-    ("window", include_str!("../../../../lua/shared/window.lua")),
-    ("breaker", include_str!("../../../../lua/shared/breaker.lua")),
-    ("reference", include_str!("../../../../lua/shared/reference.lua")),
+/// The files of `lua/shared/`.
+const SHARED: [(&str, &str); 14] = [
     ("bucket", include_str!("../../../../lua/shared/bucket.lua")),
+    ("count_window", include_str!("../../../../lua/shared/count_window.lua")),
+    ("lifetime", include_str!("../../../../lua/shared/lifetime.lua")),
+    ("numbers", include_str!("../../../../lua/shared/numbers.lua")),
+    ("own", include_str!("../../../../lua/shared/own.lua")),
+    ("permits", include_str!("../../../../lua/shared/permits.lua")),
+    ("publish", include_str!("../../../../lua/shared/publish.lua")),
+    ("pushback", include_str!("../../../../lua/shared/pushback.lua")),
+    ("reference", include_str!("../../../../lua/shared/reference.lua")),
+    ("reshaped", include_str!("../../../../lua/shared/reshaped.lua")),
+    ("settings", include_str!("../../../../lua/shared/settings.lua")),
+    ("state", include_str!("../../../../lua/shared/state.lua")),
+    ("time_window", include_str!("../../../../lua/shared/time_window.lua")),
+    ("wait", include_str!("../../../../lua/shared/wait.lua")),
 ];
 
-/// Heads the line that names what a script uses. Every function costs its making in each call, so a script
-/// gets no others.
+/// Heads a line that names what a script, or one block of it, uses: those files stand in its place, also in a shared
+/// file. Every function costs its making each time its line is passed, so what is rarely needed stands where it is.
 const USES: &str = "-- uses ";
 
 /// One of the scripts, by what it does.
@@ -84,12 +92,6 @@ impl Script {
         let mut text = String::with_capacity(32 * 1024);
         text.push_str(shebang);
         text.push('\n');
-        let uses = rest.lines().next().and_then(|line| line.strip_prefix(USES)).unwrap_or_default();
-        for (name, part) in SHARED {
-            if uses.split(' ').any(|used| used == name) {
-                push_code(&mut text, part);
-            }
-        }
         push_code(&mut text, rest);
         let sha1 = redis::Script::new(&text).get_hash().to_owned();
         Self { text, sha1 }
@@ -108,9 +110,16 @@ impl Script {
 
 /// Comments and indentation stay in the repository.
 fn push_code(text: &mut String, part: &str) {
-    for line in part.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("--")) {
-        text.push_str(line);
-        text.push('\n');
+    for line in part.lines().map(str::trim) {
+        if let Some(uses) = line.strip_prefix(USES) {
+            for (_, part) in uses.split(' ').filter_map(|used| SHARED.iter().find(|(name, _)| *name == used))
+            {
+                push_code(text, part);
+            }
+        } else if !line.is_empty() && !line.starts_with("--") {
+            text.push_str(line);
+            text.push('\n');
+        }
     }
 }
 
@@ -128,5 +137,30 @@ mod tests {
             assert!(seen.insert(script.sha1().to_owned()), "{name:?}");
         }
         assert!(ScriptName::View.script().text().starts_with("#!lua flags=no-writes\n"));
+    }
+    #[test]
+    fn whatever_a_file_uses_is_there() {
+        let bodies = [
+            include_str!("../../../../lua/admit.lua"),
+            include_str!("../../../../lua/settle.lua"),
+            include_str!("../../../../lua/view.lua"),
+            include_str!("../../../../lua/adopt.lua"),
+        ];
+        let mut unused: std::collections::HashSet<_> = SHARED.iter().map(|(name, _)| *name).collect();
+        for text in bodies.into_iter().chain(SHARED.map(|(_, text)| text)) {
+            let lines = text.lines().filter_map(|line| line.trim().strip_prefix(USES));
+            for used in lines.flat_map(|line| line.split(' ')) {
+                assert!(SHARED.iter().any(|(name, _)| *name == used), "{used}");
+                unused.remove(used);
+            }
+        }
+        assert!(unused.is_empty(), "{unused:?}");
+    }
+
+    #[test]
+    fn the_scripts_publish_where_agents_listen() {
+        for name in [ScriptName::Admit, ScriptName::Settle] {
+            assert!(name.script().text().contains(&format!("'PUBLISH', '{CHANNEL}'")), "{name:?}");
+        }
     }
 }

@@ -97,7 +97,8 @@ impl Inner {
             nonce,
             epoch: admitted.epoch,
             verdict: Some(Verdict::Cancelled),
-            tokens: Settlement::Used(0),
+            // Half a settlement: with the admission, it makes use of every command.
+            tokens: Settlement::Later,
             tenant: None,
             pause: None,
             draw: Draw::new(0),
