@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use opentelemetry::Context;
-use opentelemetry::trace::{
-    Link, SamplingDecision, SamplingResult, TraceContextExt as _, TraceId, TraceState, TracerProvider as _,
-};
+use opentelemetry::trace::{Link, TraceContextExt as _, TraceId, TraceState, TracerProvider as _};
 use opentelemetry_sdk::error::OTelSdkResult;
-use opentelemetry_sdk::trace::{SdkTracerProvider, ShouldSample, SpanData, SpanProcessor};
+use opentelemetry_sdk::trace::{
+    SamplingDecision, SamplingResult, SdkTracerProvider, ShouldSample, SpanData, SpanProcessor,
+};
 use sluice_telemetry::names::attribute as a;
 use sluice_telemetry::{Identity, KeyValue, Settings, SpanKind, Telemetry, Tracer};
 use tracing::field::Empty;
@@ -119,7 +119,7 @@ fn tracing_spans(polls: u32, exchanges: u64) {
         .with_target(false)
         .with_tracked_inactivity(false)
         .with_context_activation(false)
-        .with_filter(filter_fn(|metadata| metadata.is_span()));
+        .with_filter(filter_fn(is_span));
     let _default = tracing::subscriber::set_default(tracing_subscriber::registry().with(layer));
     for _ in 0..exchanges {
         let server = tracing::info_span!(
@@ -152,6 +152,10 @@ fn tracing_spans(polls: u32, exchanges: u64) {
         attempt.record(a::VERDICT, "success");
         server.record(a::HTTP_RESPONSE_STATUS_CODE, 200);
     }
+}
+
+fn is_span(metadata: &tracing::Metadata<'_>) -> bool {
+    metadata.is_span()
 }
 
 /// Records everything and samples nothing: what a decision at the end needs.

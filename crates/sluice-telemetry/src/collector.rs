@@ -98,13 +98,11 @@ pub(crate) enum SendError {
 }
 
 impl SendError {
-    /// Whether the same request may succeed later, and when to ask: as OTLP's specification has it.
-    pub(crate) fn retry(&self) -> Option<Option<Duration>> {
+    /// Whether the same request may succeed later: as OTLP's specification has it.
+    pub(crate) fn may_pass(&self) -> bool {
         match self {
-            Self::Timeout(_) | Self::Unreachable(_) => Some(None),
-            Self::Http { status, retry_after } => {
-                matches!(status.as_u16(), 429 | 502 | 503 | 504).then_some(*retry_after)
-            }
+            Self::Timeout(_) | Self::Unreachable(_) => true,
+            Self::Http { status, .. } => matches!(status.as_u16(), 429 | 502 | 503 | 504),
             Self::Grpc { code, .. } => matches!(
                 code,
                 Code::Cancelled
@@ -113,10 +111,14 @@ impl SendError {
                     | Code::OutOfRange
                     | Code::Unavailable
                     | Code::DataLoss
-            )
-            .then_some(None),
-            Self::Answer(_) => None,
+            ),
+            Self::Answer(_) => false,
         }
+    }
+
+    /// When the collector wants to be asked again.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        if let Self::Http { retry_after, .. } = self { *retry_after } else { None }
     }
 }
 

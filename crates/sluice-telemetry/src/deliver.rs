@@ -48,7 +48,7 @@ impl Outlet {
                 self.say(R::SIGNAL, None);
             }
             Err(error) => {
-                let reason = if error.retry().is_some() { Dropped::SendFailed } else { Dropped::Rejected };
+                let reason = if error.may_pass() { Dropped::SendFailed } else { Dropped::Rejected };
                 books.dropped(reason, items as u64);
                 self.say(R::SIGNAL, Some(&error));
             }
@@ -67,10 +67,12 @@ impl Outlet {
                 Ok(rejected) => return Ok(rejected),
                 Err(error) => error,
             };
-            let Some(asked) = error.retry().filter(|_| again()) else { return Err(error) };
+            if !error.may_pass() || !again() {
+                return Err(error);
+            }
             self.say(R::SIGNAL, Some(&error));
             wait = waits.next().unwrap_or(wait);
-            tokio::time::sleep(asked.unwrap_or(wait)).await;
+            tokio::time::sleep(error.retry_after().unwrap_or(wait)).await;
         }
     }
 

@@ -120,6 +120,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    #[allow(clippy::disallowed_methods, reason = "the paused clock is what is looked at")]
     async fn the_worker_wakes_for_a_batch_at_once_and_for_less_after_the_delay() {
         let queue = Queue::new(10, 2);
         let started = tokio::time::Instant::now();

@@ -139,6 +139,7 @@ struct Trace {
     /// The caller's span.
     root_parent: SpanId,
     keep: AtomicU8,
+    #[allow(clippy::vec_box, reason = "a record moves from its span as a pointer")]
     ended: Mutex<Vec<Box<Record>>>,
     source: Arc<Source>,
 }

@@ -32,7 +32,8 @@ fn endpoints() {
     const TRACES: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
     const PROTOCOL: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
     const INSECURE: &str = "OTEL_EXPORTER_OTLP_INSECURE";
-    let table: &[(&[(&str, &str)], Protocol, &str)] = &[
+    type Row<'a> = (&'a [(&'a str, &'a str)], Protocol, &'a str);
+    let table: &[Row<'_>] = &[
         (&[(ENDPOINT, "http://c:4318")], Protocol::Http, "http://c:4318/v1/traces"),
         (&[(ENDPOINT, "http://c:4318/")], Protocol::Http, "http://c:4318/v1/traces"),
         (&[(ENDPOINT, "https://c/otlp/")], Protocol::Http, "https://c/otlp/v1/traces"),
@@ -96,7 +97,7 @@ fn samplers_queues_and_the_rest() {
         (defaults.spans.delay, defaults.records.delay),
         (Duration::from_secs(5), Duration::from_secs(1))
     );
-    assert_eq!(defaults.metric_interval, Duration::from_secs(60));
+    assert_eq!(defaults.metric_interval, Duration::from_mins(1));
     let small = read(&[("OTEL_BSP_MAX_QUEUE_SIZE", "100")]).unwrap();
     assert_eq!(small.spans.batch, 100, "a default batch does not exceed the queue");
     let named =

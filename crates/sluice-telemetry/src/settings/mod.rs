@@ -90,7 +90,7 @@ impl Settings {
             resource,
             spans: batching(&variables, "BSP", Duration::from_secs(5))?,
             records: batching(&variables, "BLRP", Duration::from_secs(1))?,
-            metric_interval: variables.millis("OTEL_METRIC_EXPORT_INTERVAL", Duration::from_secs(60))?,
+            metric_interval: variables.millis("OTEL_METRIC_EXPORT_INTERVAL", Duration::from_mins(1))?,
             metric_timeout: variables.millis("OTEL_METRIC_EXPORT_TIMEOUT", Duration::from_secs(30))?,
         })
     }

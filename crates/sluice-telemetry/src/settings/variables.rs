@@ -2,6 +2,7 @@
 //! has it; a value that can't be used is an error, where the specification would warn and go on: a collector that
 //! receives nothing because of a typing error is found during the next outage.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::str::FromStr;
 use std::time::Duration;
@@ -101,7 +102,7 @@ pub(super) fn pairs(text: &str) -> Result<Vec<(String, String)>, &'static str> {
             let (key, value) = member.split_once('=').ok_or("write it as key=value,key=value")?;
             let decode = |text: &str| {
                 let decoded = percent_encoding::percent_decode_str(text.trim()).decode_utf8();
-                decoded.map(|text| text.into_owned()).map_err(|_| "percent-encode UTF-8 only")
+                decoded.map(Cow::into_owned).map_err(|_| "percent-encode UTF-8 only")
             };
             let key = decode(key)?;
             if key.is_empty() { Err("give every value a key") } else { Ok((key, decode(value)?)) }
