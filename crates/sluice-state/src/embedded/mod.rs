@@ -1,4 +1,5 @@
-//! The embedded home: the same scripts in a Lua 5.1 interpreter over an in-process key space.
+//! The embedded home: the same scripts over an in-process key space, in LuaJIT's interpreter: it is
+//! Lua 5.1, as in Redis, at half the cost. Its compiler is never loaded.
 //!
 //! It serves `sluice run` without Redis, each agent while Redis is away, tests and the simulator. Nothing of
 //! the breaker or the bucket is written in Rust: only the dozen commands that the scripts use.
