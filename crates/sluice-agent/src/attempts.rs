@@ -266,7 +266,9 @@ impl<'a> Run<'a> {
     }
 
     fn note_answer(&self, place: usize) {
-        self.route.targets[place].live.brakes.lock().accepted(self.shared.clock.now());
+        let live = &self.route.targets[place].live;
+        live.brakes.lock().accepted(self.shared.clock.now());
+        live.credential_fault(None);
         if self.first_choice != Some(place) {
             self.shared.metrics.failed_over.inc();
         }
@@ -291,6 +293,7 @@ impl<'a> Run<'a> {
         drop(brakes);
         if let Some(fault) = classified.credential {
             target.metrics.credential_fault(fault);
+            target.live.credential_fault(Some(fault));
         }
         self.behind.push(place);
         self.unserved.failed(target, failure);

@@ -1,15 +1,17 @@
 //! The agent's metrics. Handles are made once per target, when its policy arrives: an exchange touches
 //! atomics only, and label values come from policy, never from a request.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 
+use parking_lot::Mutex;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-use sluice_core::admission::{AdmitAnswer, BreakerState, Transition};
+use sluice_core::admission::{AdmitAnswer, BreakerState, Transition, TransitionReason};
 use sluice_core::classify::CredentialFault;
 use sluice_core::outcome::Verdict;
 
@@ -230,7 +232,45 @@ impl Metrics {
             limit: self.limit.get_or_create_owned(&label),
             ttft: self.ttft.get_or_create_owned(&label),
             observed: self.observed.clone(),
+            observed_reasons: Mutex::new(Some(BTreeSet::new())),
             credential_faults: self.credential_faults.clone(),
+        }
+    }
+
+    /// Takes the series of a target out that no policy names any more; one that comes back begins anew.
+    pub(crate) fn forget(&self, target: &TargetMetrics) {
+        let name = || target.name.clone();
+        let label = TargetLabel { name: name() };
+        for family in [&self.attempts, &self.retries, &self.failovers] {
+            family.remove(&label);
+        }
+        for family in [&self.state, &self.in_flight, &self.limit] {
+            family.remove(&label);
+        }
+        self.ttft.remove(&label);
+        for kind in [Side::Reserved, Side::Charged, Side::Estimated, Side::AfterDisconnect] {
+            self.tokens.remove(&TokenLabel { name: name(), kind });
+        }
+        for answer in AdmitAnswer::ALL {
+            self.rejections.remove(&ReasonLabel { name: name(), reason: answer.as_str() });
+        }
+        for verdict in Verdict::ALL {
+            self.verdicts.remove(&ReasonLabel { name: name(), reason: verdict.as_str() });
+        }
+        for fault in [CredentialFault::Refused, CredentialFault::SpendCap] {
+            self.credential_faults.remove(&ReasonLabel { name: name(), reason: fault.as_str() });
+        }
+        // From here on an exchange that still runs makes no new ones.
+        for reason in target.observed_reasons.lock().take().into_iter().flatten() {
+            self.observed.remove(&ReasonLabel { name: name(), reason });
+        }
+        for (from, to) in
+            BreakerState::ALL.into_iter().flat_map(|from| BreakerState::ALL.map(|to| (from, to)))
+        {
+            for reason in TransitionReason::ALL {
+                let (from, to, reason) = (from.as_str(), to.as_str(), reason.as_str());
+                self.transitions.remove(&TransitionLabel { name: name(), from, to, reason });
+            }
         }
     }
 
@@ -277,6 +317,8 @@ pub(crate) struct TargetMetrics {
     pub(crate) ttft: Histogram,
     /// Rare, so made when they happen.
     observed: Family<ReasonLabel, Counter>,
+    /// Those that happened; `None`: the target is forgotten.
+    observed_reasons: Mutex<Option<BTreeSet<&'static str>>>,
     credential_faults: Family<ReasonLabel, Counter>,
 }
 
@@ -290,14 +332,18 @@ impl TargetMetrics {
 
     /// A policy in mode Observe would have refused or ended an attempt.
     pub(crate) fn observed(&self, reason: &'static str) {
+        let mut reasons = self.observed_reasons.lock();
+        let Some(reasons) = reasons.as_mut() else { return };
+        reasons.insert(reason);
         self.observed.get_or_create_owned(&ReasonLabel { name: self.name.clone(), reason }).inc();
     }
 
     pub(crate) fn credential_fault(&self, fault: CredentialFault) {
-        let reason = match fault {
-            CredentialFault::Refused => "refused",
-            CredentialFault::SpendCap => "spend-cap",
-        };
+        let known = self.observed_reasons.lock();
+        if known.is_none() {
+            return;
+        }
+        let reason = fault.as_str();
         self.credential_faults.get_or_create_owned(&ReasonLabel { name: self.name.clone(), reason }).inc();
     }
 

@@ -1,13 +1,11 @@
 //! The policies in use, joined to the live side of each target. Immutable: an exchange loads them once and
 //! keeps them to its end, so an edit never changes the rules of a stream that runs.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use sluice_core::defaults::streaming::BODY_BYTES;
 use sluice_core::policy::{OtherPaths, RoutePolicy, WireFormat};
 use sluice_core::route_match::RouteIndex;
-use sluice_core::target_id::TargetId;
 use sluice_proto::apply::PolicySet;
 
 use crate::metrics::Metrics;
@@ -41,8 +39,7 @@ impl Policies {
         let routes: Vec<Arc<Route>> =
             index.routes().iter().map(|policy| Arc::new(route(set, policy, registry, metrics))).collect();
         let targets = || routes.iter().flat_map(|route| &route.targets);
-        let named: HashSet<&TargetId> = targets().map(|target| &target.policy.id).collect();
-        registry.retain(|id| named.contains(id));
+        registry.retain(&targets().cloned().collect::<Vec<_>>(), metrics);
         let body_bytes = targets().map(|target| target.policy.rules.streaming.rules.body_bytes).max();
         Self { version: set.version.clone(), index, routes, body_bytes: body_bytes.unwrap_or(BODY_BYTES) }
     }

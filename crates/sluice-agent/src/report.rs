@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sluice_core::admission::{BreakerState, TargetView};
+use sluice_core::classify::CredentialFault;
 use sluice_core::policy::Quota;
 use sluice_core::target_id::TargetId;
 use sluice_core::units::millis;
@@ -34,6 +35,7 @@ pub(crate) fn aggregate(shared: &Shared) -> Report {
             refused: 0,
             failed_over: 0,
             breaker,
+            credential: target.live.credential(),
         });
         one.admitted += target.metrics.attempts.get();
         one.refused += target.metrics.rejections().iter().map(|(_, count)| count).sum::<u64>();
@@ -135,6 +137,7 @@ async fn target_state(shared: &Shared, target: &Arc<Target>) -> TargetState {
         tokens_after_disconnect: metrics.tokens_after_disconnect.get(),
         ttft_p50_ms: ttft(50),
         ttft_p95_ms: ttft(95),
+        credential: target.live.credential().map(CredentialFault::as_str),
         breaker: breaker(
             view,
             shared.store.known(&target.policy.id).map_or(Duration::ZERO, |known| known.open_for),

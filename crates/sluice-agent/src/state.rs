@@ -74,7 +74,7 @@ pub struct TargetState {
     pub limit: u32,
     /// `None`: tokens are not limited, or nobody has asked yet.
     pub tokens_left: Option<i64>,
-    /// The bucket's capacity; `None`: tokens are not limited.
+    /// What the bucket holds that everyone shares, without what tenants reserve; `None`: tokens are not limited.
     pub burst_tokens: Option<u64>,
     /// The refill rate after the provider's pushback, in percent of the policy's.
     pub rate_percent: u32,
@@ -92,6 +92,8 @@ pub struct TargetState {
     /// Of those charged: by estimate, as the provider did not say.
     pub tokens_estimated: u64,
     pub tokens_after_disconnect: u64,
+    /// What the provider last said against the target's own credential: `refused` or `spend-cap`.
+    pub credential: Option<&'static str>,
     /// Of the last attempts to this target from this agent.
     pub ttft_p50_ms: Option<u64>,
     pub ttft_p95_ms: Option<u64>,

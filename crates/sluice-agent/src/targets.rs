@@ -1,7 +1,7 @@
 //! What the agent knows of a target: its policy, which an edit replaces, and its live side, which outlives
 //! edits (slots in flight, what was learned of it, its counters).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use http::HeaderValue;
 use parking_lot::Mutex;
 use sluice_core::admission::{AdmitReply, BreakerState};
+use sluice_core::classify::CredentialFault;
 use sluice_core::estimate::Ratio;
 use sluice_core::limiter::Limiter;
 use sluice_core::policy::{Credential, Mode, SecretKey, SecretValue, TargetPolicy};
@@ -50,6 +51,8 @@ pub(crate) struct TargetLive {
     tokens_left: Mutex<Option<i64>>,
     /// How long slots are held: a moving mean.
     held: Mutex<Option<Duration>>,
+    /// What the provider last said against the target's own credential; gone when it takes it.
+    credential: Mutex<Option<CredentialFault>>,
 }
 
 /// A place in flight to a target; held until the stream ends.
@@ -107,6 +110,14 @@ impl TargetLive {
         if reply.tokens_left.is_some() {
             *self.tokens_left.lock() = reply.tokens_left;
         }
+    }
+
+    pub(crate) fn credential_fault(&self, fault: Option<CredentialFault>) {
+        *self.credential.lock() = fault;
+    }
+
+    pub(crate) fn credential(&self) -> Option<CredentialFault> {
+        *self.credential.lock()
     }
 
     pub(crate) fn tokens_left(&self) -> Option<i64> {
@@ -186,6 +197,7 @@ impl TargetRegistry {
                 healthy: AtomicBool::new(true),
                 tokens_left: Mutex::new(None),
                 held: Mutex::new(None),
+                credential: Mutex::new(None),
             })
         });
         known.limiter.lock().configure(&rules.concurrency.rules);
@@ -193,9 +205,19 @@ impl TargetRegistry {
         known.clone()
     }
 
-    /// Forgets targets that no route names any more and nothing is in flight to.
-    pub(crate) fn retain(&self, keep: impl Fn(&TargetId) -> bool) {
-        self.live.lock().retain(|id, live| keep(id) || live.in_flight.load(Ordering::Acquire) > 0);
+    /// Forgets targets that no route names any more: the live side once nothing is in flight to it, the series of
+    /// its metrics at once.
+    pub(crate) fn retain(&self, named: &[Arc<Target>], metrics: &Metrics) {
+        let ids: HashSet<&TargetId> = named.iter().map(|target| &target.policy.id).collect();
+        self.live.lock().retain(|id, live| ids.contains(id) || live.in_flight.load(Ordering::Acquire) > 0);
+        let names: HashSet<&str> = named.iter().map(|target| &*target.metrics.name).collect();
+        self.metrics.lock().retain(|name, handles| {
+            let keep = names.contains(&**name);
+            if !keep {
+                metrics.forget(handles);
+            }
+            keep
+        });
     }
 }
 

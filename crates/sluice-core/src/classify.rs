@@ -147,6 +147,17 @@ pub enum CredentialFault {
     SpendCap,
 }
 
+impl CredentialFault {
+    /// The word in metrics and at `/state`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::SpendCap => "spend-cap",
+        }
+    }
+}
+
 /// Looks the end of an attempt up in the table.
 #[must_use]
 pub fn classify(happening: &Happening, context: Context<'_>) -> Classified {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use sluice_api::status::{AgentsStatus, BreakerState as ApiBreakerState, BreakerStatus};
 use sluice_core::admission::BreakerState;
+use sluice_core::classify::CredentialFault;
 use sluice_core::policy::ObjectRef;
 use sluice_core::target_id::TargetId;
 use sluice_proto::apply::RouteName;
@@ -52,6 +53,8 @@ pub struct AgentFacts {
     pub reason: Option<String>,
     /// What some of them do not know.
     pub withheld: BTreeSet<Feature>,
+    /// Targets whose own credential their provider refuses.
+    pub credentials: BTreeMap<TargetId, CredentialFault>,
 }
 
 impl AgentFacts {
@@ -62,6 +65,7 @@ impl AgentFacts {
         self.rejecting += other.rejecting;
         self.reason = self.reason.take().or_else(|| other.reason.clone());
         self.withheld.extend(&other.withheld);
+        self.credentials.extend(other.credentials.iter().map(|(id, fault)| (id.clone(), *fault)));
     }
 
     #[must_use]
@@ -306,7 +310,7 @@ impl Stream {
         let newest = self.newest.borrow();
         let Some(newest) = newest.as_ref() else { return };
         let answer = self.answered.as_ref().filter(|answer| answer.version == newest.version);
-        for route in newest.contents.keys().filter(|route| of(route)) {
+        for (route, contents) in newest.contents.iter().filter(|(route, _)| of(route)) {
             let rejected = answer.and_then(|answer| answer.rejected.get(route));
             let facts = AgentFacts {
                 connected: 1,
@@ -314,9 +318,14 @@ impl Stream {
                 rejecting: u32::from(rejected.is_some()),
                 reason: rejected.cloned(),
                 withheld: newest.withheld_from(route).collect(),
+                credentials: self.credentials(contents.targets.iter()),
             };
             say(route, facts);
         }
+    }
+
+    fn credentials<'a>(&self, of: impl Iterator<Item = &'a TargetId>) -> BTreeMap<TargetId, CredentialFault> {
+        of.filter_map(|id| Some((id.clone(), self.targets.get(id)?.credential?))).collect()
     }
 
     fn given_targets(&self) -> BTreeSet<TargetId> {

@@ -8,20 +8,21 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use sluice_api::conditions::{ACCEPTED, PROGRAMMED, RESOLVED_REFS, reason};
+use sluice_api::conditions::{ACCEPTED, CREDENTIALS_VALID, PROGRAMMED, RESOLVED_REFS, reason};
 use sluice_api::status::{
     AgentsStatus, BreakerState, BreakerStatus, MAX_ANCESTORS, ModelRouteStatus, PolicyAncestorStatus,
     ReliabilityPolicyStatus, RouteSummary, TargetStatus,
 };
+use sluice_core::classify::CredentialFault;
 use sluice_core::target_id::TargetId;
 
-use crate::compile::{AncestorReport, PolicyReport, RouteReport};
+use crate::compile::{AncestorReport, PolicyReport, RouteReport, TargetReport};
 use crate::conditions::{Draft, Status, cut, join};
 use crate::fleet::AgentFacts;
 use crate::index::Key;
 
 /// Conditions that are made here.
-const OURS: [&str; 3] = [ACCEPTED, RESOLVED_REFS, PROGRAMMED];
+const OURS: [&str; 4] = [ACCEPTED, RESOLVED_REFS, PROGRAMMED, CREDENTIALS_VALID];
 
 /// Name of this controller in a policy's ancestors.
 pub const CONTROLLER_NAME: &str = "sluice.dev/controller";
@@ -39,6 +40,7 @@ pub fn route_status(
     let programmed = report.programmed.clone().unwrap_or_else(|| programmed(facts));
     let mut drafts = vec![report.accepted.clone(), programmed];
     drafts.extend(report.resolved_refs.clone());
+    drafts.extend(credentials(report, facts));
     let conditions = present.map_or(&[][..], |status| &status.conditions);
     let closed = || BreakerStatus { state: BreakerState::Closed, since: None, reason: None };
     let targets: Vec<TargetStatus> = report
@@ -55,6 +57,28 @@ pub fn route_status(
         summary: Some(summary(report, facts, &targets)),
         targets,
     }
+}
+
+/// Targets whose credential their provider refuses. There is no such condition while none is, as agents tell only of
+/// refusals: a credential that nobody has used yet is not known to be good.
+fn credentials(report: &RouteReport, facts: &AgentFacts) -> Option<Draft> {
+    let refused = |target: &TargetReport| {
+        let fault = *facts.credentials.get(&target.id)?;
+        Some((target.name.clone(), fault))
+    };
+    let refused: Vec<_> = report.targets.iter().filter_map(refused).collect();
+    let reason = match refused.first()?.1 {
+        CredentialFault::Refused => reason::REJECTED,
+        CredentialFault::SpendCap => reason::QUOTA_EXHAUSTED,
+    };
+    let said = refused.iter().map(|(name, fault)| match fault {
+        CredentialFault::Refused => format!("the provider of target {name} refuses its credential: renew it"),
+        CredentialFault::SpendCap => {
+            format!("the provider of target {name} says that the account's money or quota is used up")
+        }
+    });
+    let message = said.collect::<Vec<_>>().join("; ");
+    Some(Draft::new(CREDENTIALS_VALID, Status::False, reason, message))
 }
 
 fn summary(report: &RouteReport, facts: &AgentFacts, targets: &[TargetStatus]) -> RouteSummary {

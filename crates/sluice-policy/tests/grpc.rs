@@ -11,6 +11,7 @@ use std::time::Duration;
 use agent::{Agent, Plane, eventually, hello, name};
 use resources::{NOW_MS, broken_route, index, key, policy, route, route_of, secret};
 use sluice_core::admission::{BreakerState, Transition, TransitionReason, WindowCounts};
+use sluice_core::classify::CredentialFault;
 use sluice_core::policy::SecretKey;
 use sluice_core::target_id::TargetId;
 use sluice_policy::Index;
@@ -321,6 +322,7 @@ fn aggregate(target: &TargetId, admitted: u64, epoch: u64, open_for: Duration) -
         refused: 1,
         failed_over: 3,
         breaker,
+        credential: None,
     }
 }
 
@@ -367,6 +369,49 @@ async fn transitions_come_once_and_aggregates_add_up() {
     assert_eq!(plane.transitions.recv().await.unwrap(), transition(&target, since));
     assert_eq!(plane.transitions.recv().await.unwrap(), transition(&target, since + 5));
     assert_eq!(plane.fleet.dropped_transitions(), 0);
+}
+
+/// What a provider says against a target's credential is a condition of the route, for as long as it says so.
+#[tokio::test]
+async fn a_refused_credential_is_a_condition_of_the_route() {
+    let plane = Plane::start(Settings::default()).await;
+    let index = index(vec![route("chat", 9), route("other", 8)], vec![]);
+    plane.publish(&index);
+    let compiled = compile(&index);
+    let routes = &compiled.namespaces["ns"].routes;
+    let chat = routes.iter().find(|route| &*route.policy.name == "chat").unwrap();
+    let ids: Vec<TargetId> = chat.policy.targets.iter().map(|target| target.id.clone()).collect();
+    let mut agent = Agent::connect(&plane, hello("a")).await;
+    let snapshot = agent.snapshot().await;
+    agent.apply(snapshot).await;
+    let status = |route: &str| {
+        let facts = plane.fleet.facts(&name(route));
+        route_status(&compiled.routes[&key(route)], &facts, &plane.fleet.breakers(), None, &agent::at(1))
+    };
+    let said = |route: &str| {
+        let conditions = status(route).conditions;
+        conditions
+            .into_iter()
+            .find(|one| one.type_ == "CredentialsValid")
+            .map(|c| (c.status, c.reason, c.message))
+    };
+    for (fault, reason, words) in [
+        (Some(CredentialFault::Refused), "Rejected", "target primary refuses its credential"),
+        (Some(CredentialFault::SpendCap), "QuotaExhausted", "target primary says that the account's"),
+        (None, "", ""),
+    ] {
+        let told = TargetAggregate { credential: fault, ..aggregate(&ids[0], 1, 1, Duration::ZERO) };
+        agent.report(Report { targets: vec![told], ..Report::default() }).await;
+        eventually(|| plane.fleet.facts(&name("chat")).credentials.get(&ids[0]).copied() == fault).await;
+        match said("chat") {
+            Some((status, given, message)) => {
+                assert_eq!((status.as_str(), given.as_str()), ("False", reason));
+                assert!(message.contains(words), "{message}");
+            }
+            None => assert_eq!(fault, None),
+        }
+        assert_eq!(said("other"), None, "another route's targets");
+    }
 }
 
 #[tokio::test]

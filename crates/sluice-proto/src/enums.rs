@@ -1,6 +1,7 @@
 //! Enums, both ways from one table each, so that no direction can forget a value.
 
 use sluice_core::admission::{BreakerState, TransitionReason};
+use sluice_core::classify::CredentialFault;
 use sluice_core::outcome::Verdict;
 use sluice_core::policy::{
     Lane, Mode, ObjectKind, OnUnreachable, OtherPaths, Provider, SlowCounts, TargetHeader, WireFormat,
@@ -63,6 +64,7 @@ wire_enum!(Verdict = v1::Verdict {
     Cancelled = Cancelled,
 });
 wire_enum!(BreakerState = v1::BreakerState { Closed = Closed, HalfOpen = HalfOpen, Open = Open });
+wire_enum!(CredentialFault = v1::CredentialFault { Refused = Refused, SpendCap = SpendCap });
 wire_enum!(TransitionReason = v1::TransitionReason {
     FailureRate = FailureRate,
     SlowRate = SlowRate,

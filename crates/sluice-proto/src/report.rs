@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_core::admission::{BreakerState, Transition, TransitionReason, WindowCounts};
+use sluice_core::classify::CredentialFault;
 use sluice_core::policy::ObjectRef;
 use sluice_core::target_id::TargetId;
 
@@ -76,6 +77,8 @@ pub struct TargetAggregate {
     pub failed_over: u64,
     /// `None`: it has not asked yet.
     pub breaker: Option<BreakerSeen>,
+    /// What the provider last said against the target's own credential.
+    pub credential: Option<CredentialFault>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -255,6 +258,7 @@ impl TargetAggregate {
                 epoch: breaker.epoch,
                 open_for: Some(encode::duration(breaker.open_for)),
             }),
+            credential: self.credential.map(CredentialFault::number),
         }
     }
 
@@ -274,6 +278,10 @@ impl TargetAggregate {
             refused: wire.refused,
             failed_over: wire.failed_over,
             breaker: wire.breaker.map(breaker).transpose()?,
+            credential: wire
+                .credential
+                .map(|fault| CredentialFault::read(fault, "targets.credential"))
+                .transpose()?,
         })
     }
 }

@@ -110,8 +110,8 @@ async fn our_credential_refused_fails_over_and_is_told() {
         ("default: {status: 403}", "refused"),
         ("default: {error: spendCap}", "spend-cap"),
     ] {
-        let (primary, fallback) = (provider(scenario).await, provider("{}").await);
-        let mut first = target("primary", &primary, 0);
+        let (refusing, fallback) = (provider(scenario).await, provider("{}").await);
+        let mut first = target("primary", &refusing, 0);
         first.credential = Credential::Secret(key());
         let routes = vec![route(WireFormat::OpenAi, vec![first, target("fallback", &fallback, 1)])];
         let world = World::start(with_secret(policy_set(routes), "ours"), home(), |_| {}).await;
@@ -124,6 +124,12 @@ async fn our_credential_refused_fails_over_and_is_told() {
         let metric =
             format!("sluice_credential_faults_total{{name=\"default/chat/primary\",reason=\"{reason}\"}}");
         assert_eq!(world.metric(&metric), 1, "{reason}");
+        assert_eq!(primary.credential, Some(reason));
+        assert_eq!(world.target("fallback").await.credential, None);
+        // It is said for as long as it is so.
+        refusing.set(sluice_provider::Scenario::from_yaml("{}").unwrap());
+        world.chat().await;
+        assert_eq!(world.target("primary").await.credential, None);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use sluice_core::policy::{Concurrency, Mode};
 
-use crate::harness::{World, counts, ms, provider, quota, target};
+use crate::harness::{World, counts, ms, provider, quota, route, target};
 
 #[tokio::test]
 async fn an_observed_breaker_opens_and_lets_everything_through() {
@@ -77,4 +77,32 @@ async fn a_callers_own_deadline_stands_all_the_same() {
     let headers = [("x-sluice-timeout-ms", "150")];
     assert_eq!(world.ask("/v1/chat/completions", &headers, &crate::harness::chat(true)).await.status, 504);
     world.until_idle().await;
+}
+
+/// Series of targets that no policy names are gone, however many come and go; one that comes back begins anew.
+#[tokio::test]
+async fn a_target_that_goes_takes_its_series_along() {
+    let primary = provider("{}").await;
+    let named = |name: &str| {
+        let mut route = route(sluice_core::policy::WireFormat::OpenAi, vec![target(name, &primary, 0)]);
+        let breaker = &mut route.targets[0].rules;
+        breaker.deadlines.mode = Mode::Observe;
+        breaker.deadlines.rules.first_token = ms(1);
+        route
+    };
+    let world = World::new(vec![named("first")]).await;
+    for number in 0..20 {
+        let name = format!("target-{number}");
+        world.use_routes(vec![named(&name)]);
+        primary.set(sluice_provider::Scenario::from_yaml("default: {ttft: 20ms, tokens: 2}").unwrap());
+        world.stream().await;
+        world.until_idle().await;
+        let page = world.agent.metrics();
+        assert!(page.contains(&format!("sluice_observed_total{{name=\"default/chat/{name}\"")), "{page}");
+        for line in page.lines().filter(|line| line.contains("name=\"")) {
+            assert!(line.contains(&format!("name=\"default/chat/{name}\"")), "{line}");
+        }
+    }
+    world.use_routes(vec![named("target-0")]);
+    assert_eq!(world.metric("sluice_attempts_total{name=\"default/chat/target-0\"}"), 0, "anew");
 }

@@ -1,10 +1,12 @@
 //! What the view is shown: samples of all agents, their transitions, and notes.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sluice_agent::Agent;
+use sluice_agent::state::AgentState;
 use sluice_core::policy::{ModelPattern, RoutePolicy, WireFormat};
 use sluice_state::HomeKind;
 use tokio::sync::broadcast::error::RecvError;
@@ -78,11 +80,36 @@ pub(super) struct Sampler {
     agents: Vec<Agent>,
     playing: Option<Playing>,
     load: Option<Load>,
+    /// What providers said against targets' credentials when it was last looked at.
+    credentials: Mutex<BTreeMap<String, &'static str>>,
 }
 
 impl Sampler {
     pub(super) fn new(feed: Feed, agents: Vec<Agent>, playing: Option<Playing>, load: Option<Load>) -> Self {
-        Self { feed, agents, playing, load }
+        Self { feed, agents, playing, load, credentials: Mutex::default() }
+    }
+
+    /// Notes each credential that a provider began to refuse, or takes again.
+    fn tell_credentials(&self, agents: &[AgentState]) {
+        let routes = agents.iter().flat_map(|agent| &agent.routes);
+        let targets = routes.flat_map(|route| route.targets.iter().map(move |target| (route, target)));
+        let now: BTreeMap<String, &'static str> = targets
+            .filter_map(|(route, target)| {
+                Some((format!("{}/{}", route.name, target.name), target.credential?))
+            })
+            .collect();
+        let mut before = self.credentials.lock().unwrap_or_else(PoisonError::into_inner);
+        for (target, fault) in now.iter().filter(|(target, fault)| before.get(*target) != Some(fault)) {
+            let what = match *fault {
+                "spend-cap" => "the provider says that the account's money or quota is used up",
+                _ => "the provider refuses the target's credential",
+            };
+            self.feed.note(Level::Warning, "credential", format!("{target}: {what}"));
+        }
+        for target in before.keys().filter(|target| !now.contains_key(*target)) {
+            self.feed.note(Level::Info, "credential", format!("{target}: no longer refused"));
+        }
+        *before = now;
     }
 
     /// Shows the agents until `stop`.
@@ -109,6 +136,7 @@ impl Sampler {
         for agent in &self.agents {
             agents.push(agent.state().await);
         }
+        self.tell_credentials(&agents);
         let provider = self
             .playing
             .as_ref()

@@ -46,6 +46,7 @@ pub(super) fn target(name: &str) -> TargetState {
         },
         in_flight: 0,
         limit: 32,
+        credential: None,
         tokens_left: Some(100_000),
         burst_tokens: Some(100_000),
         rate_percent: 100,
