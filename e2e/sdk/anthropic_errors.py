@@ -119,10 +119,17 @@ def passthrough():
 
 
 @case
+def own_credential_is_refused():
+    with watched(anthropic, Anthropic) as (client, wire), raises(anthropic.ServiceUnavailableError) as raised:
+        ask("play-permission", client)
+    assert refusal(raised.error) == "credential_refused", "the caller's key is not at fault"
+    assert wire.statuses() == [503], "no retry renews a Secret"
+
+
+@case
 def providers_errors():
     for model, kind, type_ in [
         ("play-context", anthropic.BadRequestError, "invalid_request_error"),
-        ("play-permission", anthropic.PermissionDeniedError, "permission_error"),
         ("play-missing", anthropic.NotFoundError, "not_found_error"),
         ("play-large", anthropic.RequestTooLargeError, "request_too_large"),
     ]:

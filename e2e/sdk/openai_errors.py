@@ -129,10 +129,11 @@ def passthrough():
 
 @case
 def own_credential_is_refused():
-    with watched(openai, OpenAI) as (client, wire), raises(openai.InternalServerError) as raised:
-        chat("stale", client)
-    assert refusal(raised.error) == "credential_refused", "the caller's key is not at fault"
-    assert wire.statuses() == [503], "no retry renews a Secret"
+    for model in ["stale", "play-permission"]:
+        with watched(openai, OpenAI) as (client, wire), raises(openai.InternalServerError) as raised:
+            chat(model, client)
+        assert refusal(raised.error) == "credential_refused", "the caller's key is not at fault"
+        assert wire.statuses() == [503], "no retry renews a Secret"
 
 
 # The provider's own errors
@@ -142,7 +143,6 @@ def own_credential_is_refused():
 def providers_errors():
     for model, kind, code in [
         ("play-context", openai.BadRequestError, "context_length_exceeded"),
-        ("play-permission", openai.PermissionDeniedError, "permission_denied"),
         ("play-missing", openai.NotFoundError, "model_not_found"),
         ("play-unprocessable", openai.UnprocessableEntityError, None),
     ]:
