@@ -18,9 +18,9 @@ use crate::view::Phases;
 const HEALTHY: &str = include_str!("../../../../e2e/manifests/scenarios/healthy.yaml");
 
 pub(super) struct Providers {
-    providers: Vec<Provider>,
+    servers: Vec<Provider>,
     playing: Option<Playing>,
-    not_played: Vec<String>,
+    skipped: Vec<String>,
 }
 
 impl Providers {
@@ -41,7 +41,7 @@ impl Providers {
             script.is_none() || addresses.values().any(|first| *first),
             "--scenario: no target of first priority has an http endpoint at a loopback address, where it could be played"
         );
-        let mut providers = Vec::new();
+        let mut servers = Vec::new();
         for (address, first) in addresses {
             let listener = TcpListener::bind(address).await.with_context(|| {
                 format!(
@@ -50,19 +50,19 @@ impl Providers {
                 )
             })?;
             let plays = script.as_ref().map(|script| &script.plays).filter(|_| first);
-            providers.push(Provider::serve(listener, plays.unwrap_or(&healthy).clone())?);
+            servers.push(Provider::serve(listener, plays.unwrap_or(&healthy).clone())?);
         }
         let phases = script.and_then(|script| Phases::of(&script.name, &script.plays));
         Ok(Self {
-            providers,
+            servers,
             playing: phases.map(|phases| Playing { phases, since: clock::now() }),
-            not_played: not_played(routes),
+            skipped: not_played(routes),
         })
     }
 
     /// Endpoints of this machine at which no provider is played, and why, for people.
     pub(super) fn not_played(&self) -> &[String] {
-        &self.not_played
+        &self.skipped
     }
 
     pub(super) fn phases(&self) -> Option<Playing> {
@@ -70,8 +70,8 @@ impl Providers {
     }
 
     pub(super) async fn shutdown(self) {
-        for provider in &self.providers {
-            provider.shutdown().await;
+        for server in &self.servers {
+            server.shutdown().await;
         }
     }
 }
