@@ -77,6 +77,16 @@ impl Jaeger {
         Ok(jaeger)
     }
 
+    #[must_use]
+    pub fn grpc_port(&self) -> u16 {
+        self.grpc
+    }
+
+    #[must_use]
+    pub fn http_port(&self) -> u16 {
+        self.http
+    }
+
     /// For `OTEL_EXPORTER_OTLP_ENDPOINT` with `grpc`.
     #[must_use]
     pub fn grpc_endpoint(&self) -> String {

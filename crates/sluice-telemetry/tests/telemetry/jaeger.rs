@@ -3,8 +3,9 @@
 use sluice_telemetry::names::{attribute, event};
 use sluice_telemetry::{Keep, KeyValue, Logging, Signal, SpanKind, context, subscriber};
 use sluice_testkit::Jaeger;
+use sluice_testkit::tls::{TestCertificates, TlsFront};
 
-use crate::{start, tracer, traces};
+use crate::{assert_balanced, start, tracer, traces};
 
 fn sent<'a>(jaeger: &Jaeger, way: &'a str) -> Vec<(&'a str, String)> {
     let mut variables = match way.trim_end_matches("+gzip") {
@@ -65,6 +66,39 @@ async fn spans_arrive_whole_over_every_protocol() {
         assert_eq!(attempt.resource[attribute::SERVICE_INSTANCE_ID], "agent-1");
         telemetry.shutdown().await;
         assert_eq!(signals.books().exported(Signal::Traces), 2, "{way}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collector_behind_tls_is_trusted_for_its_authority_alone() {
+    let jaeger = Jaeger::start().unwrap();
+    let certificates = TestCertificates::generate().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let authority = folder.path().join("ca.pem");
+    std::fs::write(&authority, &certificates.ca_pem).unwrap();
+    let authority = authority.to_str().unwrap();
+    for (protocol, alpn, port, trusted, untrusted) in [
+        ("grpc", "h2", jaeger.grpc_port(), "grpc-trusted", "grpc-stranger"),
+        ("http/protobuf", "http/1.1", jaeger.http_port(), "http-trusted", "http-stranger"),
+    ] {
+        let front = TlsFront::start(&certificates, alpn, ([127, 0, 0, 1], port).into()).await.unwrap();
+        let endpoint = format!("https://localhost:{}", front.port());
+        let common = [
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", &*endpoint),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
+            ("OTEL_METRICS_EXPORTER", "none"),
+            ("OTEL_LOGS_EXPORTER", "none"),
+        ];
+        let known = [&common[..], &[("OTEL_EXPORTER_OTLP_CERTIFICATE", authority)]].concat();
+        for (service, variables, exported) in [(trusted, known, 3), (untrusted, common.to_vec(), 0)] {
+            let (telemetry, signals) = start(&variables, service);
+            traces(&tracer(&signals), 1);
+            telemetry.shutdown().await;
+            assert_eq!(signals.books().exported(Signal::Traces), exported, "{service}");
+            assert_balanced(signals.books(), Signal::Traces, 3);
+        }
+        jaeger.wait_for_spans(trusted, "the trusted one's spans", |spans| spans.len() == 3).unwrap();
+        assert!(jaeger.spans(untrusted).unwrap().is_empty());
     }
 }
 
