@@ -103,6 +103,8 @@ async fn a_reply_that_is_lost_debits_nothing_twice() {
     let server = RedisServer::start().unwrap();
     let proxy = CountingProxy::start(server.port()).await.unwrap();
     let store = connected_with(deadlines(&proxy.url(), Duration::from_millis(500)), "a").await;
+    // What is known when the subscription begins is read, which would be counted below.
+    until("the subscription", || store.health().borrow().subscribed).await;
     let target = a_target("lost");
     store.admit(&target, ask(1)).await.unwrap();
     proxy.set_mode(ProxyMode::DropReplies);
