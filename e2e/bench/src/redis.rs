@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_call_seen_can_be_made_again_with_another_nonce() {
-        let line = r#"1750000000.1 [0 127.0.0.1:5] "EVALSHA" "abc" "2" "sluice:1:{x}:breaker" "sluice:1:{x}:adm:00ff" "a\"b\x00" "00ff""#;
+        let line = r#"1750000000.1 [0 127.0.0.1:5] "EVALSHA" "abc" "2" "sluice:1:{x}:target" "sluice:1:{x}:adm:00ff" "a\"b\x00" "00ff""#;
         let seen = words(line);
         assert_eq!(seen[0], b"EVALSHA");
         assert_eq!(seen[5], b"a\"b\0");
