@@ -109,6 +109,17 @@ impl Provider {
             Self::Anthropic => WireFormat::Anthropic,
         }
     }
+
+    /// `gen_ai.provider.name` of OpenTelemetry's semantic conventions; theirs has no word for the compatible ones.
+    #[must_use]
+    pub const fn gen_ai_name(self) -> &'static str {
+        match self {
+            Self::OpenAi => "openai",
+            Self::Anthropic => "anthropic",
+            Self::AzureOpenAi => "azure.ai.openai",
+            Self::OpenAiCompatible => "openai_compatible",
+        }
+    }
 }
 
 /// Whom an exchange is accounted to.
