@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use sluice_proto::apply::PolicySet;
 use sluice_proto::report::Rejection;
 use sluice_state::store::{Shared as StateHome, Store, StoreConfig};
+use sluice_telemetry::Tracer;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
@@ -43,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) upstream: Upstream,
     pub(crate) clock: Clock,
     pub(crate) random: Random,
+    #[allow(dead_code, reason = "the pipeline's next change reads it")]
+    pub(crate) tracer: Tracer,
     pub(crate) metrics: Metrics,
     pub(crate) targets: TargetRegistry,
     pub(crate) drain: Drain,
@@ -68,7 +71,7 @@ impl Agent {
     /// # Errors
     /// When the system's certificates cannot be read, or the state store's configuration is bad.
     pub fn new(config: AgentConfig) -> anyhow::Result<Self> {
-        let AgentConfig { identity, shared: state, grace, header_timeout, seed } = config;
+        let AgentConfig { identity, shared: state, grace, header_timeout, seed, tracer } = config;
         let seed = seed.unwrap_or_else(Random::system_seed);
         tracing::info!(agent = identity.name, seed, "agent starts");
         let random = Random::new(seed);
@@ -92,6 +95,7 @@ impl Agent {
             upstream: Upstream::new()?,
             clock: Clock::start(),
             random,
+            tracer,
             metrics: Metrics::new(),
             targets: TargetRegistry::default(),
             drain: Drain::default(),

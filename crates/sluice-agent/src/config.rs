@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sluice_state::store::Shared;
+use sluice_telemetry::{Signals, Tracer};
+
+use crate::clock::Clock;
+use crate::random::Random;
 
 /// Grace for streams at shutdown.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
@@ -32,12 +36,29 @@ pub struct AgentConfig {
     pub header_timeout: Duration,
     /// For jitter, ids and nonces; `None`: from the system.
     pub seed: Option<u64>,
+    /// Makes the spans of exchanges; see [`tracer`].
+    pub tracer: Tracer,
 }
 
 impl AgentConfig {
     #[must_use]
     pub fn new(name: impl Into<String>, namespace: impl Into<String>, shared: Shared) -> Self {
         let identity = Identity { name: name.into(), namespace: namespace.into(), labels: BTreeMap::new() };
-        Self { identity, shared, grace: DEFAULT_GRACE, header_timeout: DEFAULT_HEADER_TIMEOUT, seed: None }
+        Self {
+            identity,
+            shared,
+            grace: DEFAULT_GRACE,
+            header_timeout: DEFAULT_HEADER_TIMEOUT,
+            seed: None,
+            tracer: Tracer::off(),
+        }
     }
+}
+
+/// The tracer of an agent's signals, on the agent's clock. Ids of traces are drawn from the system whatever the
+/// agent's seed: a run that is replayed makes new traces, and two agents never share one.
+#[must_use]
+pub fn tracer(signals: &Signals) -> Tracer {
+    let (clock, random) = (Clock::start(), Random::new(Random::system_seed()));
+    signals.tracer(move || clock.now(), move || random.id())
 }
