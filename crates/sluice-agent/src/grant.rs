@@ -187,7 +187,7 @@ impl Grant {
             pause,
             draw: self.shared.random.draw(),
             traceparent: self.traceparent.clone(),
-            reply: None,
+            told: None,
         }
     }
 }

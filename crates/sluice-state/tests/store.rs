@@ -10,7 +10,7 @@ use sluice_core::admission::{AdmitAnswer, BreakerState, Draw, Settlement};
 use sluice_core::outcome::Verdict;
 use sluice_core::policy::{Rules, TargetPolicy};
 use sluice_state::clock::SystemClock;
-use sluice_state::{EmbeddedHome, SettleJob, Shared, Store, StoreConfig};
+use sluice_state::{EmbeddedHome, SettleJob, Shared, Store, StoreConfig, Told};
 use sluice_testkit::{CountingProxy, RedisServer};
 use support::redis::{LONG, connected, job};
 use support::{Asks, quota, target, with_quota};
@@ -103,6 +103,27 @@ async fn a_transition_is_told_once_to_each_agent_with_its_opener() {
     assert_eq!(refused.answer, AdmitAnswer::Open);
     assert_eq!(refused.opened_by, heard_event.opened_by);
     assert_eq!(other.stats().skipped, 1);
+}
+
+/// The caller learns at its settlement what it caused, exactly once over all that settle.
+#[tokio::test(start_paused = true)]
+async fn a_settlement_is_told_its_reply() {
+    let store = embedded(&Arc::new(EmbeddedHome::new().unwrap()), "agent");
+    let target = Arc::new(target("replies", Rules::default()));
+    let mut asks = Asks::new();
+    let replies = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    for _ in 0..10 {
+        let admission = store.admit(&target, asks.admit(1)).await.unwrap();
+        let told = replies.clone();
+        let told = Some(Told::new(move |reply| told.lock().push(reply)));
+        store.settle(SettleJob { told, ..job(&target, &admission, Verdict::Failure, 1) });
+    }
+    let replies = replies.lock();
+    assert_eq!(replies.len(), 10);
+    let transitions: Vec<_> = replies.iter().filter_map(|reply| reply.transition.clone()).collect();
+    assert_eq!(transitions.len(), 1);
+    assert_eq!((transitions[0].to, transitions[0].counts.failures), (BreakerState::Open, 10));
+    assert!(replies[9].transition.is_some(), "by the call that caused it");
 }
 
 #[tokio::test(start_paused = true)]

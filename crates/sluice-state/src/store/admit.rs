@@ -146,7 +146,7 @@ impl Inner {
             pause: None,
             draw: Draw::new(0),
             traceparent: None,
-            reply: None,
+            told: None,
         });
     }
 }

@@ -35,7 +35,7 @@ use tokio::sync::{Notify, broadcast, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use types::{
-    Admission, Known, SettleJob, Shared, StoreConfig, StoreHealth, StoreStats, Ticket, TransitionEvent,
+    Admission, Known, SettleJob, Shared, StoreConfig, StoreHealth, StoreStats, Ticket, Told, TransitionEvent,
 };
 
 use self::known::KnownTargets;

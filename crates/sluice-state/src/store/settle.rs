@@ -49,9 +49,8 @@ impl Inner {
                 self.counters.settles.increment();
                 self.counters.tokens_forgiven.add(reply.forgiven);
                 self.note_settle(&job.target, &reply, job.traceparent.as_ref(), job.admission.home);
-                if let Some(waiting) = job.reply.take() {
-                    // Whoever asked may have gone.
-                    let _ = waiting.send(reply);
+                if let Some(told) = job.told.take() {
+                    told.tell(reply);
                 }
             }
             Err(error) => {

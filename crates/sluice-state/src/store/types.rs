@@ -1,5 +1,6 @@
 //! What agents give the store and what they get.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,6 @@ use sluice_core::admission::{AdmitReply, BreakerState, Draw, Nonce, SettleReply,
 use sluice_core::outcome::Verdict;
 use sluice_core::policy::TargetPolicy;
 use sluice_core::target_id::TargetId;
-use tokio::sync::oneshot;
 
 use crate::clock::Clock;
 use crate::embedded::EmbeddedHome;
@@ -74,8 +74,28 @@ pub struct SettleJob {
     pub pause: Option<Duration>,
     pub draw: Draw,
     pub traceparent: Option<Arc<str>>,
-    /// Told the reply; dropped without one when the settlement was dropped.
-    pub reply: Option<oneshot::Sender<SettleReply>>,
+    /// Dropped without a reply when the settlement was dropped.
+    pub told: Option<Told>,
+}
+
+/// Who is told a settlement's reply: a call, so that waiting for it takes no task. Whatever the call owns lives
+/// until then.
+pub struct Told(Box<dyn FnOnce(SettleReply) + Send>);
+
+impl Told {
+    pub fn new(tell: impl FnOnce(SettleReply) + Send + 'static) -> Self {
+        Self(Box::new(tell))
+    }
+
+    pub(super) fn tell(self, reply: SettleReply) {
+        (self.0)(reply);
+    }
+}
+
+impl fmt::Debug for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Told")
+    }
 }
 
 /// The last state of a target that this agent has seen.

@@ -57,7 +57,7 @@ pub fn job(target: &Arc<TargetPolicy>, admission: &Admission, verdict: Verdict, 
         pause: None,
         draw: Draw::new(1 << 30),
         traceparent: None,
-        reply: None,
+        told: None,
     }
 }
 
