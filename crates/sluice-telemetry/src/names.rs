@@ -51,6 +51,7 @@ pub mod attribute {
     pub const SAMPLING_KEPT_FOR: &str = "sluice.sampling.kept_for";
     pub const AGENT: &str = "sluice.agent";
     pub const ATTEMPTS: &str = "sluice.attempts";
+    pub const ATTEMPTED: &str = "sluice.attempted";
     pub const BREAKER_CALLS: &str = "sluice.breaker.calls";
     pub const BREAKER_EPOCH: &str = "sluice.breaker.epoch";
     pub const BREAKER_FAILURES: &str = "sluice.breaker.failures";
@@ -60,15 +61,29 @@ pub mod attribute {
     pub const BREAKER_STALLS: &str = "sluice.breaker.stalls";
     pub const BREAKER_STATE: &str = "sluice.breaker.state";
     pub const BREAKER_TO: &str = "sluice.breaker.to";
+    pub const DEADLINE_RECEIVED: &str = "sluice.deadline.received_ms";
+    pub const DEADLINE_REMAINING: &str = "sluice.deadline.remaining_ms";
+    pub const DEGRADED: &str = "sluice.degraded";
     pub const EXCHANGE: &str = "sluice.exchange";
     pub const FAILED_OVER: &str = "sluice.failed_over";
+    pub const IN_FLIGHT: &str = "sluice.in_flight";
     pub const LANE: &str = "sluice.lane";
+    pub const LIMIT: &str = "sluice.limit";
+    pub const LIMIT_VERSION: &str = "sluice.limit.version";
     pub const LINK_KIND: &str = "sluice.link";
+    pub const PASSED_OVER_FOR: &str = "sluice.passed_over_for";
     pub const POLICY_VERSION: &str = "sluice.policy.version";
     pub const PROBE: &str = "sluice.probe";
+    pub const QUEUE_DEPTH: &str = "sluice.queue.depth";
+    pub const QUEUE_OLDEST_AGE: &str = "sluice.queue.oldest_age_ms";
+    pub const REFUSAL_REASON: &str = "sluice.refusal.reason";
     pub const REFUSAL_STAGE: &str = "sluice.refusal.stage";
+    pub const RETRY_AFTER: &str = "sluice.retry_after_ms";
+    pub const RETRYABLE: &str = "sluice.retryable";
     pub const ROUTE: &str = "sluice.route";
     pub const TARGET: &str = "sluice.target";
+    /// Each target that was looked at, and what came of it.
+    pub const TARGETS: &str = "sluice.targets";
     pub const TENANT: &str = "sluice.tenant";
     pub const VERDICT: &str = "sluice.verdict";
 }
@@ -79,13 +94,18 @@ pub mod value {
     pub const CIRCUIT_OPEN: &str = "circuit_open";
     /// `sluice.link` of the link from such an exchange to the attempt that opened the breaker.
     pub const OPENED_BY: &str = "opened_by";
+    /// In place of what no policy names.
+    pub const OTHER: &str = "_other";
 }
 
 /// Events on spans, and `event_name` of log records.
 pub mod event {
     pub const BREAKER_TRANSITION: &str = "sluice.breaker.transition";
     pub const PASSED_OVER: &str = "sluice.target.passed_over";
+    /// Sluice answered an exchange itself.
     pub const REFUSAL: &str = "sluice.refusal";
+    /// Attempts were made, and their client got an error or half an answer.
+    pub const FAILURE: &str = "sluice.failure";
 }
 
 /// Targets of log lines. The first two are also sent as OTLP log records, nothing else is.

@@ -256,11 +256,17 @@ impl Span {
 
     /// The span failed: `error.type`, and the trace is kept.
     pub fn fail(&mut self, error_type: impl Into<StringValue>) {
+        self.fail_by_caller(error_type);
+        self.keep(Keep::Error);
+    }
+
+    /// The span failed for a fault of its caller, or its caller left: `error.type`, but no reason to keep the trace,
+    /// since one caller's bug would fill the collector.
+    pub fn fail_by_caller(&mut self, error_type: impl Into<StringValue>) {
         self.set(attribute::ERROR_TYPE, Value::String(error_type.into()));
         if let Some(record) = self.record() {
             record.status = Status::error("");
         }
-        self.keep(Keep::Error);
     }
 
     /// Exports the trace whatever the ratio.
@@ -436,6 +442,17 @@ mod tests {
             assert!(spans.iter().all(|span| span.span_context.is_sampled()));
         }
         assert_eq!(bench.books.dropped_in_all(Signal::Traces), 0, "what is left out is not a loss");
+    }
+
+    #[test]
+    fn a_callers_fault_is_marked_and_not_kept() {
+        for (ratio, spans) in [(0.0, 0), (1.0, 1)] {
+            let bench = bench(ratio);
+            bench.tracer.root(None, SpanKind::Server, "POST").fail_by_caller("model_not_found");
+            let exported = bench.queue.take();
+            assert_eq!(exported.len(), spans);
+            assert!(exported.iter().all(|span| span.status == Status::error("")));
+        }
     }
 
     #[test]
