@@ -37,5 +37,6 @@ pub use error::{StoreError, StoreErrorKind};
 pub use home::{Home, HomeFuture, HomeKind};
 pub use redis_home::{RedisConfig, RedisHome};
 pub use store::{
-    Admission, Known, SettleJob, Shared, Store, StoreConfig, StoreHealth, StoreStats, Ticket, Told, TransitionEvent,
+    Admission, Known, SettleJob, Shared, Store, StoreConfig, StoreHealth, StoreStats, Ticket, Told,
+    TransitionEvent,
 };
