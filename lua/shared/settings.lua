@@ -12,19 +12,20 @@ local STALE = 60000
 -- caller whose settings are not what is stored. `last`: when the target was last used. No result: the caller's are none.
 local function ruling(stored, mine, last, now)
   -- Whether the caller's hold nothing but settings: the pattern keeps out signs, fractions, exponents, nan and
-  -- inf, and a sum below the limit means that every part is. The bounds are those of the work per call.
+  -- inf. The bounds are those of the work per call.
   local _, burst = mine:match(QUOTA .. BREAKER:sub(2))
   if not burst then
     return
   end
-  local sum = burst * UNIT
   for number in mine:gmatch('%d+') do
-    sum = sum + number
+    if not (number + 0 < LIMIT) then
+      return
+    end
   end
   local kind, span, buckets = mine:match(BREAKER)
   local permits = select(13, mine:match(BREAKER)) + 0
   kind, span, buckets = kind + 0, span + 0, buckets + 0
-  if not (sum < LIMIT) or permits < 1 or permits > 16
+  if not (burst * UNIT < LIMIT) or permits < 1 or permits > 16
     or not (kind == 0 and buckets >= 1 and buckets <= 16 and span >= buckets or kind == 1 and span >= 1 and span <= 1000)
   then
     return

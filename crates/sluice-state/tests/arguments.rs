@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use proptest::prelude::{Strategy, any, prop_oneof};
 use proptest::test_runner::{Config, TestRunner};
-use sluice_core::admission::Nonce;
+use sluice_core::admission::{AdmitAnswer, Nonce};
 use sluice_core::outcome::Verdict;
-use sluice_core::policy::Rules;
+use sluice_core::policy::{Quota, Rules};
 use sluice_state::script::{Call, ScriptName, encode_admit, encode_settle};
 use sluice_state::{RedisHome, StoreErrorKind};
 use sluice_testkit::RedisServer;
@@ -114,6 +114,27 @@ fn settings_that_would_mean_unbounded_work_are_refused() {
         assert_eq!(refused, Err(StoreErrorKind::BadArgument), "{settings}");
     }
     assert!(home.is_empty());
+}
+
+#[tokio::test]
+async fn the_largest_quota_and_the_latest_revision_are_served() {
+    let server = RedisServer::start().unwrap();
+    let redis = RedisHome::new(&config(&server.url())).unwrap();
+    redis.reconnect().await.unwrap();
+    let embedded = SteppedClock::new().home();
+    let quota = Quota { burst_tokens: u64::MAX, ..quota(Some(u64::MAX), Some(u64::MAX)) };
+    let mut target = target("t", with_quota(Rules::default(), quota));
+    // Of two revisions neither is known to the key.
+    for revision in [1_800_000_000_000 * 2_048, (1 << 53) - 1] {
+        target.rules.revision = revision;
+        let ask = admit_ask(Nonce(u128::from(revision)), 1_000_000);
+        let settle = settle_ask(Nonce(u128::from(revision)), 0, Some(Verdict::Success), Some(10));
+        for home in [&redis as &dyn sluice_state::Home, &embedded] {
+            let reply = home.admit(&agent(), &target, &ask).await.unwrap();
+            assert_eq!(reply.answer, AdmitAnswer::Admitted, "{revision}");
+            home.settle(&agent(), &target, &settle).await.unwrap();
+        }
+    }
 }
 
 #[test]

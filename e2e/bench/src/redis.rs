@@ -103,7 +103,10 @@ impl Redis {
             let call: Vec<Vec<u8>> =
                 seen.iter().map(|word| replace(word, &nonce, fresh.as_bytes())).collect();
             let sent = Instant::now();
-            client.call(&call).await?;
+            client.call(&call).await.with_context(|| {
+                let words: Vec<_> = call.iter().map(|word| String::from_utf8_lossy(word)).collect();
+                format!("repeating {words:?}")
+            })?;
             samples.push(sent.elapsed());
         }
         Ok(percentile(&mut samples, 50.0))
