@@ -3,9 +3,9 @@
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
 
 use crate::names::metric::{TELEMETRY_DROPPED, TELEMETRY_EXPORTED};
+use crate::page::Page;
 use crate::settings::Signal;
 
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -53,6 +53,12 @@ pub struct Books {
     signals: [SignalBooks; 3],
 }
 
+impl Default for Books {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct SignalBooks {
     exported: Counter,
@@ -60,7 +66,8 @@ pub(crate) struct SignalBooks {
 }
 
 impl Books {
-    pub(crate) fn new() -> Self {
+    /// With zeros.
+    pub fn new() -> Self {
         let exported = Family::<SignalLabel, Counter>::default();
         let dropped = Family::<DroppedLabel, Counter>::default();
         let signals = [Signal::Traces, Signal::Metrics, Signal::Logs].map(|signal| {
@@ -75,14 +82,9 @@ impl Books {
         Self { exported, dropped, signals }
     }
 
-    /// Adds the counters to a page of metrics.
-    pub fn register(&self, registry: &mut Registry) {
-        registry.register(
-            TELEMETRY_EXPORTED.registered_name(),
-            TELEMETRY_EXPORTED.help,
-            self.exported.clone(),
-        );
-        registry.register(TELEMETRY_DROPPED.registered_name(), TELEMETRY_DROPPED.help, self.dropped.clone());
+    pub(crate) fn register(&self, page: &mut Page) {
+        page.register(&TELEMETRY_EXPORTED, self.exported.clone());
+        page.register(&TELEMETRY_DROPPED, self.dropped.clone());
     }
 
     /// Items that a collector accepted.

@@ -7,7 +7,7 @@
 //!          └── log lines ── stderr                    registry ── metrics ───┘
 //! ```
 //! - Exchanges are recorded and decided at the end, see [`trace`]; everything else is `tracing`'s, see [`subscriber`].
-//! - Numbers live in the Prometheus client's registry alone, see [`metrics`].
+//! - Numbers live in the Prometheus client's registry alone, see [`page`] and [`metrics`].
 //! - Whatever a collector does (refuse, hang, answer slowly, vanish), an exchange pays for a push into a bounded
 //!   queue; what does not fit is dropped and counted, see [`Books`].
 //! - No prompt, answer or key is in any signal: nothing here takes text from a body, and what is set on spans are
@@ -24,7 +24,9 @@ mod deliver;
 mod log_format;
 pub mod metrics;
 pub mod names;
+pub mod page;
 mod queue;
+pub mod reference;
 pub mod settings;
 mod sink;
 pub mod subscriber;
@@ -37,6 +39,7 @@ pub use log_format::{LogFormat, UnknownLogFormat};
 pub use metrics::MetricSource;
 pub use opentelemetry::trace::{SpanContext, SpanKind};
 pub use opentelemetry::{KeyValue, StringValue, Value};
+pub use page::{Page, TextFormat};
 pub use settings::{HeadSampler, Settings, SettingsError, Signal};
 pub use subscriber::{Logging, subscriber};
 pub use telemetry::{Identity, SHUTDOWN, Signals, StartError, Telemetry};

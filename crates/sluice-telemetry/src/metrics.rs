@@ -142,7 +142,8 @@ fn attributes(labels: &[scraped::LabelPair], names: &[&str]) -> Vec<KeyValue> {
             ..KeyValue::default()
         }
     };
-    labels.iter().map(attribute).collect()
+    // An empty label is an absent one, as Prometheus has it.
+    labels.iter().filter(|label| !label.value.is_empty()).map(attribute).collect()
 }
 
 #[cfg(test)]

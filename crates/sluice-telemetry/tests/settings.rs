@@ -1,11 +1,12 @@
 //! The environment, read as a table.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::time::Duration;
 
-use sluice_telemetry::settings::Protocol;
+use sluice_telemetry::settings::{HONOURED, Honoured, Protocol};
 use sluice_telemetry::{Settings, SettingsError};
 
 fn read(variables: &[(&str, &str)]) -> Result<Settings, SettingsError> {
@@ -153,4 +154,25 @@ fn an_error_shows_no_secret() {
         let error = read(&[(ENDPOINT, "http://c:4318"), (variable, value)]).unwrap_err().to_string();
         assert!(error.contains(variable) && !error.contains("sesame"), "{error}");
     }
+}
+
+/// What is documented is what is looked up, in whatever way the settings are read.
+#[test]
+fn the_documented_variables_are_the_honoured_ones() {
+    let ways: [&[(&str, &str)]; 3] = [
+        &[],
+        &[(ENDPOINT, "http://c:4318"), ("OTEL_TRACES_SAMPLER", "traceidratio")],
+        &[(ENDPOINT, "c:9"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")],
+    ];
+    let asked = RefCell::new(BTreeSet::new());
+    for variables in ways {
+        let table: HashMap<_, _> = variables.iter().copied().collect();
+        Settings::read(&|variable| {
+            asked.borrow_mut().insert(variable.to_owned());
+            table.get(variable).map(OsString::from)
+        })
+        .unwrap();
+    }
+    let documented: BTreeSet<String> = HONOURED.iter().flat_map(Honoured::variables).collect();
+    assert_eq!(asked.into_inner(), documented);
 }

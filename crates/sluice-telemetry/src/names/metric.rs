@@ -5,7 +5,11 @@
 //! underscores, the unit and a counter's `_total` are appended), so that a scrape and a collector's translation
 //! of the OTLP metric give the same series.
 
-use super::attribute as a;
+mod agent;
+mod control_plane;
+
+pub use agent::*;
+pub use control_plane::*;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -13,6 +17,17 @@ pub enum Kind {
     Counter,
     Gauge,
     Histogram,
+}
+
+impl Kind {
+    /// As the page at `/metrics` writes it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
 }
 
 /// The units that we have, as UCUM writes them.
@@ -35,7 +50,7 @@ impl Unit {
 }
 
 /// One metric.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metric {
     /// Over OTLP.
     pub name: &'static str,
@@ -60,35 +75,50 @@ impl Metric {
     }
 }
 
+/// The metrics of a kind of process, under a heading.
+pub type Section = (&'static str, &'static [&'static Metric]);
+
+/// Every row.
+pub fn all() -> impl Iterator<Item = &'static Metric> {
+    let sections = AGENT.iter().chain(CONTROL_PLANE).chain(&[EVERY_PROCESS]);
+    sections.flat_map(|(_, rows)| rows.iter().copied())
+}
+
 /// The metric that has this name at `/metrics`.
 pub fn scraped_as(name: &str) -> Option<&'static Metric> {
-    ALL.iter().copied().find(|metric| metric.prometheus_name() == name)
+    all().find(|metric| metric.prometheus_name() == name)
 }
 
 const NAME: &str = "name";
 const REASON: &str = "reason";
 
+const fn row(
+    kind: Kind,
+    unit: Unit,
+    name: &'static str,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Metric {
+    Metric { name, kind, unit, labels, help }
+}
+
 const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
-    Metric { name, kind: Kind::Counter, unit: Unit::None, labels, help }
+    row(Kind::Counter, Unit::None, name, labels, help)
 }
 
 const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
-    Metric { name, kind: Kind::Gauge, unit: Unit::None, labels, help }
+    row(Kind::Gauge, Unit::None, name, labels, help)
 }
 
-pub const BREAKER_STATE: Metric =
-    gauge("llm.circuit_breaker.state", &[NAME], "State of a target's breaker: 0 closed, 1 half-open, 2 open");
-pub const BREAKER_REJECTIONS: Metric = counter(
-    "llm.circuit_breaker.rejections",
-    &[NAME, REASON],
-    "Attempts that a target's shared state did not admit, by answer",
-);
-pub const BREAKER_TRANSITIONS: Metric = counter(
-    "llm.circuit_breaker.transitions",
-    &[NAME, "from", "to", REASON],
-    "Transitions that an attempt of this agent caused",
-);
+const fn tokens(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
+    row(Kind::Counter, Unit::Token, name, labels, help)
+}
 
+const fn seconds(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
+    row(Kind::Histogram, Unit::Seconds, name, labels, help)
+}
+
+pub const BUILD_INFO: Metric = gauge("sluice.build.info", &["version"], "Always 1; which build this is");
 pub const TELEMETRY_EXPORTED: Metric = counter(
     "sluice.telemetry.exported",
     &["signal"],
@@ -100,44 +130,8 @@ pub const TELEMETRY_DROPPED: Metric = counter(
     "Spans, log records and metric points that were given up, by reason",
 );
 
-pub const OPERATION_DURATION: Metric = Metric {
-    name: "gen_ai.client.operation.duration",
-    kind: Kind::Histogram,
-    unit: Unit::Seconds,
-    labels: &[a::GEN_AI_OPERATION_NAME, a::GEN_AI_PROVIDER_NAME, a::GEN_AI_REQUEST_MODEL, a::ERROR_TYPE],
-    help: "From the start of an attempt to the last byte of its answer",
-};
-pub const TOKEN_USAGE: Metric = Metric {
-    name: "gen_ai.client.token.usage",
-    kind: Kind::Histogram,
-    unit: Unit::Token,
-    labels: &[
-        a::GEN_AI_OPERATION_NAME,
-        a::GEN_AI_PROVIDER_NAME,
-        a::GEN_AI_REQUEST_MODEL,
-        a::GEN_AI_TOKEN_TYPE,
-    ],
-    help: "Tokens of an attempt, as the provider reported them",
-};
-pub const TIME_TO_FIRST_CHUNK: Metric = Metric {
-    name: "gen_ai.client.operation.time_to_first_chunk",
-    kind: Kind::Histogram,
-    unit: Unit::Seconds,
-    labels: &[a::GEN_AI_OPERATION_NAME, a::GEN_AI_PROVIDER_NAME, a::GEN_AI_REQUEST_MODEL],
-    help: "From the start of an attempt to its first token",
-};
-
-/// Every row.
-pub const ALL: &[&Metric] = &[
-    &BREAKER_STATE,
-    &BREAKER_REJECTIONS,
-    &BREAKER_TRANSITIONS,
-    &OPERATION_DURATION,
-    &TOKEN_USAGE,
-    &TIME_TO_FIRST_CHUNK,
-    &TELEMETRY_EXPORTED,
-    &TELEMETRY_DROPPED,
-];
+/// What every process has.
+pub const EVERY_PROCESS: Section = ("Every process", &[&BUILD_INFO, &TELEMETRY_EXPORTED, &TELEMETRY_DROPPED]);
 
 #[cfg(test)]
 mod tests {
@@ -147,16 +141,26 @@ mod tests {
     fn prometheus_names_follow_from_otlp_names() {
         assert_eq!(BREAKER_STATE.prometheus_name(), "llm_circuit_breaker_state");
         assert_eq!(BREAKER_TRANSITIONS.prometheus_name(), "llm_circuit_breaker_transitions_total");
+        assert_eq!(BREAKER_OPEN_TIME.prometheus_name(), "llm_circuit_breaker_open_time_seconds_total");
         assert_eq!(OPERATION_DURATION.prometheus_name(), "gen_ai_client_operation_duration_seconds");
         assert_eq!(TOKEN_USAGE.prometheus_name(), "gen_ai_client_token_usage");
     }
 
     #[test]
     fn no_two_rows_share_a_name() {
-        let mut names: Vec<_> = ALL.iter().map(|metric| metric.registered_name()).collect();
+        let mut names: Vec<_> = all().map(Metric::registered_name).collect();
+        let count = names.len();
         names.sort();
         names.dedup();
-        assert_eq!(names.len(), ALL.len());
-        assert!(ALL.iter().all(|metric| scraped_as(&metric.prometheus_name()).is_some()));
+        assert_eq!(names.len(), count);
+        assert!(all().all(|metric| scraped_as(&metric.prometheus_name()) == Some(metric)));
+    }
+
+    #[test]
+    fn help_is_one_sentence() {
+        for metric in all() {
+            assert!(!metric.help.is_empty() && !metric.help.ends_with('.'), "{}", metric.name);
+            assert!(!metric.help.contains(['\n', '\\', '|']), "{}", metric.name);
+        }
     }
 }

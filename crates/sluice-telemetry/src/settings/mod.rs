@@ -1,19 +1,10 @@
 //! What to send and where, from OpenTelemetry's own environment variables, so that whoever runs a collector
 //! already knows them.
 //!
-//! | variable | |
-//! |---|---|
-//! | `OTEL_SDK_DISABLED` | true: nothing at all |
-//! | `OTEL_{TRACES,METRICS,LOGS}_EXPORTER` | `otlp` or `none`; absent: `otlp` where an endpoint is set |
-//! | `OTEL_EXPORTER_OTLP_[SIGNAL_]{ENDPOINT,PROTOCOL,HEADERS,TIMEOUT,COMPRESSION,INSECURE}` | the collector |
-//! | `OTEL_EXPORTER_OTLP_[SIGNAL_]{CERTIFICATE,CLIENT_CERTIFICATE,CLIENT_KEY}` | TLS, PEM files |
-//! | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | who is sending |
-//! | `OTEL_TRACES_SAMPLER`, `OTEL_TRACES_SAMPLER_ARG` | the ratio |
-//! | `OTEL_PROPAGATORS` | `tracecontext` or `none`; `baggage` is accepted and never forwarded |
-//! | `OTEL_BSP_*`, `OTEL_BLRP_*` `{SCHEDULE_DELAY,EXPORT_TIMEOUT,MAX_QUEUE_SIZE,MAX_EXPORT_BATCH_SIZE}` | queues |
-//! | `OTEL_METRIC_EXPORT_INTERVAL`, `OTEL_METRIC_EXPORT_TIMEOUT` | metrics |
+//! [`HONOURED`] lists them.
 
 mod exporter;
+mod honoured;
 mod sampler;
 mod variables;
 
@@ -22,6 +13,7 @@ use std::time::Duration;
 
 pub(crate) use exporter::Tls;
 pub use exporter::{Exporter, Protocol, Signal};
+pub use honoured::{HONOURED, Honoured};
 pub use sampler::HeadSampler;
 pub use variables::SettingsError;
 use variables::{Variables, pairs};

@@ -9,18 +9,19 @@ use opentelemetry_proto::tonic::metrics::v1::{metric, number_data_point};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 use prost::Message as _;
+use sluice_telemetry::names::metric::EXCHANGES;
 use sluice_telemetry::names::{event, log};
-use sluice_telemetry::{LogFormat, Logging, MetricSource, Signal, SpanKind, subscriber};
+use sluice_telemetry::{LogFormat, Logging, MetricSource, Page, Signal, SpanKind, subscriber};
 use tracing_subscriber::EnvFilter;
 
 use crate::collector::{Collector, Mood};
 use crate::{assert_balanced, start, tracer, traces, until};
 
-struct Source(Registry);
+struct Source(Page);
 
 impl MetricSource for Source {
     fn read(&self, reader: &mut dyn FnMut(&Registry)) {
-        reader(&self.0);
+        reader(self.0.registry());
     }
 }
 
@@ -42,10 +43,9 @@ async fn a_registry_is_exported_at_each_interval_and_at_the_end() {
     ];
     let (telemetry, signals) = start(&variables, "metered");
     let counter: Counter = Counter::default();
-    let mut registry = Registry::default();
-    registry.register("sluice_things", "Things", counter.clone());
-    signals.books().register(&mut registry);
-    signals.export_metrics(Arc::new(Source(registry)));
+    let mut page = Page::new(signals.books());
+    page.register(&EXCHANGES, counter.clone());
+    signals.export_metrics(Arc::new(Source(page)));
     until("two intervals", || collector.received("metrics").len() >= 2).await;
     counter.inc_by(7);
     telemetry.shutdown().await;
@@ -56,8 +56,8 @@ async fn a_registry_is_exported_at_each_interval_and_at_the_end() {
     assert_eq!(text(attributes, "service.name").as_deref(), Some("metered"));
     assert_eq!(text(attributes, "deployment.environment.name").as_deref(), Some("test bed"));
     let metrics = &resource.scope_metrics[0].metrics;
-    let things = metrics.iter().find(|metric| metric.name == "sluice_things_total").unwrap();
-    let Some(metric::Data::Sum(sum)) = &things.data else { panic!("{things:?}") };
+    let exchanges = metrics.iter().find(|metric| metric.name == "sluice.exchanges").unwrap();
+    let Some(metric::Data::Sum(sum)) = &exchanges.data else { panic!("{exchanges:?}") };
     assert_eq!(sum.data_points[0].value, Some(number_data_point::Value::AsDouble(7.0)));
     assert!(metrics.iter().any(|metric| metric.name == "sluice.telemetry.dropped"));
     assert!(signals.books().exported(Signal::Metrics) > 0);
