@@ -5,10 +5,11 @@ use std::sync::Arc;
 use axum::Json;
 use axum::Router;
 use axum::extract::State;
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use sluice_telemetry::TextFormat;
 use tokio::net::TcpListener;
 
 use crate::agent::Shared;
@@ -40,18 +41,8 @@ async fn state(State(shared): State<Arc<Shared>>) -> Response {
     Json(crate::report::state(&shared).await).into_response()
 }
 
-async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
-    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(CONTENT_TYPE, content_type)], metrics_page(&shared)).into_response()
-}
-
-pub(crate) fn metrics_page(shared: &Shared) -> String {
-    let stats = shared.store.stats();
-    shared.metrics.store_degraded.set(i64::from(!shared.store.health().borrow().reachable));
-    shared.metrics.store_fallbacks.set(stats.fallbacks);
-    shared.metrics.settles_dropped.set(stats.settles_dropped);
-    for target in shared.policies.load().routes.iter().flat_map(|route| &route.targets) {
-        target.metrics.limit.set(i64::from(target.limit()));
-    }
-    shared.metrics.encode().unwrap_or_default()
+async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
+    let format = TextFormat::accepted(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()));
+    crate::report::read_metrics(&shared);
+    ([(CONTENT_TYPE, format.content_type())], shared.metrics.text(format)).into_response()
 }

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
 use sluice_proto::apply::PolicySet;
 use sluice_proto::report::Rejection;
 use sluice_state::store::{Shared as StateHome, Store, StoreConfig};
 use sluice_telemetry::Tracer;
+use sluice_telemetry::{MetricSource, TextFormat};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
@@ -71,7 +73,7 @@ impl Agent {
     /// # Errors
     /// When the system's certificates cannot be read, or the state store's configuration is bad.
     pub fn new(config: AgentConfig) -> anyhow::Result<Self> {
-        let AgentConfig { identity, shared: state, grace, header_timeout, seed, tracer } = config;
+        let AgentConfig { identity, shared: state, grace, header_timeout, seed, tracer, books } = config;
         let seed = seed.unwrap_or_else(Random::system_seed);
         tracing::info!(agent = identity.name, seed, "agent starts");
         let random = Random::new(seed);
@@ -96,7 +98,7 @@ impl Agent {
             clock: Clock::start(),
             random,
             tracer,
-            metrics: Metrics::new(),
+            metrics: Metrics::new(&books),
             targets: TargetRegistry::default(),
             drain: Drain::default(),
             body_room: BodyRooms::default(),
@@ -161,7 +163,8 @@ impl Agent {
     /// The page at `/metrics`.
     #[must_use]
     pub fn metrics(&self) -> String {
-        crate::admin::metrics_page(&self.shared)
+        crate::report::read_metrics(&self.shared);
+        self.shared.metrics.text(TextFormat::Prometheus)
     }
 
     /// Serves applications and the admin port, and follows the control plane, each in a task of its own.
@@ -190,6 +193,13 @@ impl Agent {
             beside.spawn(async move { agent.follow(control).await });
         }
         Running { agent: self.clone(), serving, beside }
+    }
+}
+
+impl MetricSource for Agent {
+    fn read(&self, reader: &mut dyn FnMut(&Registry)) {
+        crate::report::read_metrics(&self.shared);
+        reader(self.shared.metrics.registry());
     }
 }
 
@@ -225,6 +235,7 @@ async fn finished(tasks: &mut JoinSet<()>) {
 }
 
 impl Shared {
+    #[tracing::instrument(skip_all, fields(agent = self.identity.name, version = &*set.version))]
     pub(crate) fn use_policies(&self, set: &PolicySet, rejected: &[Rejection]) {
         *self.rejected.lock() = rejected
             .iter()
@@ -232,6 +243,7 @@ impl Shared {
             .collect();
         self.use_secrets(set);
         self.use_counts(set);
+        self.metrics.policy_updates.inc();
         tracing::info!(
             version = &*set.version,
             routes = set.routes.len(),

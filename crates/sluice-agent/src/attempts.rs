@@ -204,7 +204,10 @@ impl<'a> Run<'a> {
             .await
             .map_err(|_| (PassedOver::StoreUnavailable, Some(Duration::from_secs(1))))?;
         let reply = &admission.reply;
-        target.metrics.answered(reply.answer, reply.state);
+        target.metrics.answered(reply.answer, reservation.total());
+        if let Some(took) = admission.took {
+            self.shared.metrics.store_duration.observe(took.as_secs_f64());
+        }
         if let Some(observed) = reply.observed {
             target.metrics.observed(observed.as_str());
         }
@@ -244,6 +247,7 @@ impl<'a> Run<'a> {
     }
 
     fn pass_over(&mut self, place: usize, why: PassedOver, again: Option<Duration>) {
+        self.route.targets[place].metrics.passed_over(why);
         self.behind.push(place);
         self.unserved.passed_over.push((self.route.targets[place].clone(), why, again));
     }

@@ -1,10 +1,11 @@
 //! What an agent is told at its start. Policies come from the control plane, not from here.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_state::store::Shared;
-use sluice_telemetry::{Signals, Tracer};
+use sluice_telemetry::{Books, Signals, Tracer};
 
 use crate::clock::Clock;
 use crate::random::Random;
@@ -38,6 +39,8 @@ pub struct AgentConfig {
     pub seed: Option<u64>,
     /// Makes the spans of exchanges; see [`tracer`].
     pub tracer: Tracer,
+    /// What became of its telemetry, for its metrics.
+    pub books: Arc<Books>,
 }
 
 impl AgentConfig {
@@ -51,6 +54,7 @@ impl AgentConfig {
             header_timeout: DEFAULT_HEADER_TIMEOUT,
             seed: None,
             tracer: Tracer::off(),
+            books: Arc::default(),
         }
     }
 }

@@ -16,6 +16,7 @@ use sluice_core::wire::{Operation, ProviderError, read_answer};
 
 use crate::agent::Shared;
 use crate::grant::{Grant, pause};
+use crate::metrics::Ended;
 use crate::targets::Target;
 
 /// A stream is over with its last event. The end of its body is waited for only so long: it mostly comes in the
@@ -152,7 +153,9 @@ impl Flow {
         }
         let Some(ttft) = self.watch.ttft() else { return };
         self.seen_first_token = true;
-        self.target.metrics.ttft.observe(ttft.as_secs_f64());
+        if let Some(grant) = &self.grant {
+            self.target.calls.first_token(self.operation, grant.model(), ttft);
+        }
         // Only a deadline that is observed lets a later one come.
         if ttft > self.target.policy.rules.deadlines.rules.first_token {
             self.target.metrics.observed("first-token-deadline");
@@ -363,9 +366,23 @@ impl Flow {
             grant.not_charged();
         }
         self.note_no_first_token(now);
+        self.note_end(now, ending, &grant);
         // The watch knows which verdict is to be settled: slow calls may count as failures.
         let verdict = ending.verdict.unwrap_or(ending.classified.verdict);
         grant.finish(verdict, pause(verdict, ending.classified.pushback, &self.target.policy));
+    }
+
+    fn note_end(&self, now: Duration, ending: &Ending, grant: &Grant) {
+        let well = matches!(ending.happening, Happening::Finished { .. });
+        let ended = Ended {
+            took: now.saturating_sub(self.started),
+            error: (!well).then_some(ending.classified.reason),
+            usage: grant.reported(),
+        };
+        self.target.calls.ended(self.operation, grant.model(), ended);
+        if matches!(&ending.happening, Happening::Status(facts) if facts.status == 429) {
+            self.target.metrics.throttled.inc();
+        }
     }
 
     /// The limiter hears of a stream whose first token never came.

@@ -82,6 +82,16 @@ impl Grant {
         self.probe
     }
 
+    /// The model that the client asked for.
+    pub(crate) fn model(&self) -> &str {
+        &self.facts.model
+    }
+
+    /// The tokens as the provider reported them so far.
+    pub(crate) fn reported(&self) -> Option<Usage> {
+        self.used.reported
+    }
+
     pub(crate) fn now(&self) -> Duration {
         self.shared.clock.now()
     }
@@ -157,14 +167,16 @@ impl Grant {
     /// The tokens to charge: the provider's own number, or an estimate, marked so.
     fn charge(&self) -> u64 {
         let metrics = &self.target.metrics;
-        let used = match self.used.reported {
+        match self.used.reported {
             Some(usage) => {
                 self.target.live.ratio.lock().learn(&self.facts, usage.input);
-                if self.used.is_final {
+                let used = if self.used.is_final {
                     usage.total()
                 } else {
                     usage.input.saturating_add(usage.output.max(self.used.deltas))
-                }
+                };
+                metrics.tokens_reported.inc_by(used);
+                used
             }
             None if self.used.sent => {
                 let used = self.reservation.input.saturating_add(self.used.deltas);
@@ -172,9 +184,7 @@ impl Grant {
                 used
             }
             None => 0,
-        };
-        metrics.tokens_charged.inc_by(used);
-        used
+        }
     }
 
     fn job(&self, verdict: Option<Verdict>, tokens: Settlement, pause: Option<Duration>) -> SettleJob {

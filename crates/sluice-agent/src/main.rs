@@ -1,4 +1,7 @@
 //! `sluice-agent`: the data plane as a process, beside an application or as a gateway.
+//!
+//! Telemetry is set by OpenTelemetry's own variables (docs/telemetry.md); it starts first and ends last, so that it
+//! tells of the drain.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,6 +13,7 @@ use sluice_agent::{Agent, AgentConfig};
 use sluice_core::units::parse_duration;
 use sluice_state::EmbeddedHome;
 use sluice_state::store::Shared;
+use sluice_telemetry::{Identity, LogFormat, Logging, Settings, Signals, Telemetry, subscriber};
 use tokio::net::TcpListener;
 use tonic::transport::Endpoint;
 
@@ -41,6 +45,9 @@ struct Args {
     /// How long streams may go on after SIGTERM.
     #[arg(long, env = "SLUICE_GRACE", default_value = "30s", value_parser = duration)]
     grace: Duration,
+    /// How log lines are written: text or json. RUST_LOG sets which.
+    #[arg(long, env = "SLUICE_LOG_FORMAT", default_value = "text")]
+    log_format: LogFormat,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -49,13 +56,13 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_default_env()
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
-        )
-        .with_writer(std::io::stderr)
-        .init();
+    let telemetry = Telemetry::start(Settings::from_env()?)?;
+    let signals = telemetry.signals(&Identity {
+        service: "sluice-agent",
+        instance: args.pod.clone(),
+        namespace: Some(args.namespace.clone()),
+    })?;
+    tracing::subscriber::set_global_default(subscriber(Logging::stderr(args.log_format), &signals))?;
     // As many workers as the affinity mask or the cgroup gives; one core is served best without stealing.
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut runtime = if cores == 1 {
@@ -63,17 +70,24 @@ fn main() -> anyhow::Result<()> {
     } else {
         tokio::runtime::Builder::new_multi_thread()
     };
-    runtime.enable_all().build()?.block_on(run(args))
+    runtime.enable_all().build()?.block_on(async {
+        let served = run(args, &signals).await;
+        telemetry.shutdown().await;
+        served
+    })
 }
 
-async fn run(args: Args) -> anyhow::Result<()> {
+async fn run(args: Args, signals: &Signals) -> anyhow::Result<()> {
     let shared = match &args.redis {
         Some(url) => Shared::Redis(sluice_state::RedisConfig { url: url.clone(), ..Default::default() }),
         None => Shared::Embedded(Arc::new(EmbeddedHome::new()?)),
     };
     let mut config = AgentConfig::new(args.pod, args.namespace, shared);
     config.grace = args.grace;
+    config.tracer = sluice_agent::config::tracer(signals);
+    config.books = signals.books().clone();
     let agent = Agent::new(config)?;
+    signals.export_metrics(Arc::new(agent.clone()));
     let applications =
         TcpListener::bind(args.listen).await.with_context(|| format!("--listen {}", args.listen))?;
     let admin = TcpListener::bind(args.admin).await.with_context(|| format!("--admin {}", args.admin))?;

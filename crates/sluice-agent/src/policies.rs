@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use sluice_core::defaults::streaming::BODY_BYTES;
-use sluice_core::policy::{OtherPaths, RoutePolicy, WireFormat};
+use sluice_core::policy::{OtherPaths, RoutePolicy, SecretKey, WireFormat};
 use sluice_core::route_match::RouteIndex;
 use sluice_proto::apply::PolicySet;
 
@@ -39,7 +39,8 @@ impl Policies {
         let routes: Vec<Arc<Route>> =
             index.routes().iter().map(|policy| Arc::new(route(set, policy, registry, metrics))).collect();
         let targets = || routes.iter().flat_map(|route| &route.targets);
-        registry.retain(&targets().cloned().collect::<Vec<_>>(), metrics);
+        registry.retain(&targets().cloned().collect::<Vec<_>>());
+        metrics.retain_routes(&routes.iter().map(|route| &*route.name).collect());
         let body_bytes = targets().map(|target| target.policy.rules.streaming.rules.body_bytes).max();
         Self { version: set.version.clone(), index, routes, body_bytes: body_bytes.unwrap_or(BODY_BYTES) }
     }
@@ -70,7 +71,8 @@ fn route(set: &PolicySet, policy: &Arc<RoutePolicy>, registry: &TargetRegistry, 
         .map(|target| {
             let label = format!("{name}/{}", target.name);
             let target = Arc::new(target.clone());
-            Arc::new(registry.target(metrics, &label, target, |key| set.secret(key).cloned()))
+            let secret = |key: &SecretKey| set.secret(key).cloned();
+            Arc::new(registry.target(metrics, &label, target, &policy.models, secret))
         })
         .collect();
     Route { policy: policy.clone(), name, targets }

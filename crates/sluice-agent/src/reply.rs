@@ -44,7 +44,8 @@ pub(crate) fn refuse(shared: &Shared, refusal: &Refusal, format: WireFormat) -> 
 
 /// One line per refusal, with the evidence.
 pub(crate) fn log(shared: &Shared, refusal: &Refusal) {
-    shared.metrics.refused(refusal.stage.as_str(), refusal.reason.as_str());
+    let route = refusal.evidence.route.as_ref();
+    shared.metrics.refused(route, refusal.stage.as_str(), refusal.reason.as_str());
     tracing::info!(
         stage = refusal.stage.as_str(),
         reason = refusal.reason.as_str(),

@@ -13,6 +13,7 @@ use sluice_core::units::millis;
 use sluice_proto::report::{BreakerSeen, Report, StoreHealth, TargetAggregate};
 
 use crate::agent::Shared;
+use crate::metrics::Reading;
 use crate::policies::Route;
 use crate::state::{AgentState, BreakerView, ExchangeCounts, RouteState, StoreState, TargetState};
 use crate::targets::Target;
@@ -50,6 +51,31 @@ pub(crate) fn aggregate(shared: &Shared) -> Report {
         },
     };
     Report { transitions: Vec::new(), targets: targets.into_values().collect(), store: Some(store) }
+}
+
+/// Brings the metrics up to date that are counted elsewhere.
+pub(crate) fn read_metrics(shared: &Shared) {
+    let policies = shared.policies.load();
+    let now = shared.clock.now();
+    for target in policies.routes.iter().flat_map(|route| &route.targets) {
+        let metrics = &target.metrics;
+        metrics.see_limit(target.limit(), target.in_flight());
+        if let Some(left) = target.live.tokens_left() {
+            metrics.see_tokens_left(left);
+        }
+        if let Some(known) = shared.store.known(&target.policy.id) {
+            metrics.see(now, known.state, known.open_for);
+        }
+    }
+    let health = shared.store.health().borrow().clone();
+    shared.metrics.read(&Reading {
+        home: shared.home,
+        health,
+        stats: shared.store.stats(),
+        unsettled: shared.unsettled.load(Ordering::Acquire),
+        routes: policies.routes.len(),
+        rejected: shared.rejected.lock().len(),
+    });
 }
 
 /// What `/state` shows.
@@ -110,9 +136,6 @@ async fn route_state(shared: &Shared, route: &Route) -> RouteState {
 
 async fn target_state(shared: &Shared, target: &Arc<Target>) -> TargetState {
     let view = shared.store.view(&target.policy).await.ok();
-    if let Some(view) = &view {
-        target.metrics.set_state(view.state);
-    }
     let quota = target.policy.rules.quota.as_ref().filter(|quota| quota.rules.tokens_per_minute.is_some());
     let now = shared.clock.now();
     let ttft = |percent| target.live.ttft.lock().percentile(now, percent).map(millis);
@@ -130,9 +153,9 @@ async fn target_state(shared: &Shared, target: &Arc<Target>) -> TargetState {
         retries: metrics.retries.get(),
         failovers: metrics.failovers.get(),
         verdicts: metrics.verdicts().to_vec(),
-        rejections: metrics.rejections().to_vec(),
+        rejections: metrics.rejections(),
         tokens_reserved: metrics.tokens_reserved.get(),
-        tokens_charged: metrics.tokens_charged.get(),
+        tokens_charged: metrics.tokens_charged(),
         tokens_estimated: metrics.tokens_estimated.get(),
         tokens_after_disconnect: metrics.tokens_after_disconnect.get(),
         ttft_p50_ms: ttft(50),

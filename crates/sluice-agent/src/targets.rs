@@ -12,13 +12,13 @@ use sluice_core::admission::{AdmitReply, BreakerState};
 use sluice_core::classify::CredentialFault;
 use sluice_core::estimate::Ratio;
 use sluice_core::limiter::Limiter;
-use sluice_core::policy::{Credential, Mode, SecretKey, SecretValue, TargetPolicy};
+use sluice_core::policy::{Credential, Mode, ModelPattern, SecretKey, SecretValue, TargetPolicy};
 use sluice_core::quantile::DecayingHistogram;
 use sluice_core::target_id::TargetId;
 
 use crate::brakes::Brakes;
 use crate::clock::Clock;
-use crate::metrics::{Metrics, TargetMetrics};
+use crate::metrics::{CallMetrics, Metrics, TargetMetrics};
 use crate::upstream::{CredentialHeader, Origin};
 
 /// What is shown of latency forgets fast, so that a recovery shows.
@@ -31,6 +31,7 @@ pub(crate) struct Target {
     pub(crate) credential: CredentialHeader,
     pub(crate) live: Arc<TargetLive>,
     pub(crate) metrics: Arc<TargetMetrics>,
+    pub(crate) calls: Arc<CallMetrics>,
     /// The target's name, for the answers that it gives.
     pub(crate) served_by: HeaderValue,
 }
@@ -153,7 +154,13 @@ impl Target {
 #[derive(Default)]
 pub(crate) struct TargetRegistry {
     live: Mutex<HashMap<TargetId, Arc<TargetLive>>>,
-    metrics: Mutex<HashMap<String, Arc<TargetMetrics>>>,
+    metrics: Mutex<HashMap<String, Handles>>,
+}
+
+#[derive(Clone)]
+struct Handles {
+    target: Arc<TargetMetrics>,
+    calls: Arc<CallMetrics>,
 }
 
 impl TargetRegistry {
@@ -163,24 +170,42 @@ impl TargetRegistry {
         metrics: &Metrics,
         name: &str,
         policy: Arc<TargetPolicy>,
+        models: &[ModelPattern],
         secrets: impl Fn(&SecretKey) -> Option<SecretValue>,
     ) -> Target {
         let live = self.live(&policy);
-        let handles = self
-            .metrics
-            .lock()
-            .entry(name.to_owned())
-            .or_insert_with(|| Arc::new(metrics.target(name)))
-            .clone();
-        handles.limit.set(i64::from(live.limiter.lock().limit()));
+        let handles = self.handles(metrics, name, &policy, models);
         Target {
             origin: Origin::parse(&policy.endpoint),
             served_by: HeaderValue::from_str(&policy.name).unwrap_or_else(|_| HeaderValue::from_static("?")),
             credential: credential(&policy, secrets),
             policy,
             live,
-            metrics: handles,
+            metrics: handles.target,
+            calls: handles.calls,
         }
+    }
+
+    /// Those that are there, unless an edit gives the series of calls other labels.
+    fn handles(
+        &self,
+        metrics: &Metrics,
+        name: &str,
+        policy: &TargetPolicy,
+        models: &[ModelPattern],
+    ) -> Handles {
+        let calls = metrics.calls(name, policy, models);
+        let mut all = self.metrics.lock();
+        if let Some(known) = all.get_mut(name) {
+            if !known.calls.is_same(&calls) {
+                known.calls.forget();
+                known.calls = Arc::new(calls);
+            }
+            return known.clone();
+        }
+        let handles = Handles { target: Arc::new(metrics.target(name)), calls: Arc::new(calls) };
+        all.insert(name.to_owned(), handles.clone());
+        handles
     }
 
     fn live(&self, policy: &TargetPolicy) -> Arc<TargetLive> {
@@ -207,14 +232,15 @@ impl TargetRegistry {
 
     /// Forgets targets that no route names any more: the live side once nothing is in flight to it, the series of
     /// its metrics at once.
-    pub(crate) fn retain(&self, named: &[Arc<Target>], metrics: &Metrics) {
+    pub(crate) fn retain(&self, named: &[Arc<Target>]) {
         let ids: HashSet<&TargetId> = named.iter().map(|target| &target.policy.id).collect();
         self.live.lock().retain(|id, live| ids.contains(id) || live.in_flight.load(Ordering::Acquire) > 0);
         let names: HashSet<&str> = named.iter().map(|target| &*target.metrics.name).collect();
         self.metrics.lock().retain(|name, handles| {
             let keep = names.contains(&**name);
             if !keep {
-                metrics.forget(handles);
+                handles.target.forget();
+                handles.calls.forget();
             }
             keep
         });

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use sluice_core::admission::{AdmitAnswer, AdmitAsk, AdmitReply, BreakerState, Draw, Settlement};
 use sluice_core::outcome::Verdict;
@@ -45,6 +46,7 @@ impl Inner {
                 target,
                 ask,
                 StoreError::new(StoreErrorKind::Skipped, "the store is down"),
+                None,
             );
         }
         let started = clock::now();
@@ -52,18 +54,20 @@ impl Inner {
         let answered = self.admit_shared(target, &ask).await;
         under_way.armed = answered.as_ref().is_err_and(|error| error.kind.is_lost());
         drop(under_way);
+        let took = clock::now() - started;
         match answered {
             Ok(reply) => {
                 self.breaker.lock().answered();
                 self.counters.admits.increment();
-                self.counters.admit_micros.add_micros(clock::now() - started);
+                self.counters.admit_micros.add_micros(took);
                 self.note_admit(target, &reply, HomeKind::Shared);
-                Ok(Admission { reply, home: HomeKind::Shared, nonce: ask.nonce, degraded: None })
+                let (home, nonce) = (HomeKind::Shared, ask.nonce);
+                Ok(Admission { reply, home, nonce, degraded: None, took: Some(took) })
             }
             Err(error) => {
                 self.counters.admit_errors.increment();
                 self.store_failed(&error);
-                self.fall_back(target, ask, error)
+                self.fall_back(target, ask, error, Some(took))
             }
         }
     }
@@ -88,7 +92,7 @@ impl Inner {
             return None;
         }
         let reply = entry.refusal(now)?;
-        Some(Admission { reply, home: HomeKind::Shared, nonce: ask.nonce, degraded: None })
+        Some(Admission { reply, home: HomeKind::Shared, nonce: ask.nonce, degraded: None, took: None })
     }
 
     /// The agent's own home, or an error where the policy wants one.
@@ -97,6 +101,7 @@ impl Inner {
         target: &Arc<TargetPolicy>,
         mut ask: AdmitAsk,
         error: StoreError,
+        took: Option<Duration>,
     ) -> Result<Admission, StoreError> {
         if target.rules.state_store.rules.on_unreachable == OnUnreachable::FailClosed {
             self.counters.refused.increment();
@@ -115,7 +120,7 @@ impl Inner {
             }
         };
         self.note_admit(target, &reply, HomeKind::Local);
-        Ok(Admission { reply, home: HomeKind::Local, nonce: ask.nonce, degraded: Some(error.kind) })
+        Ok(Admission { reply, home: HomeKind::Local, nonce: ask.nonce, degraded: Some(error.kind), took })
     }
 
     /// Once per outage and target: the own breaker begins from the last state seen.

@@ -43,6 +43,8 @@ pub struct Admission {
     pub nonce: Nonce,
     /// Why the shared home did not answer, when it did not.
     pub degraded: Option<StoreErrorKind>,
+    /// How long the shared home took, or was waited for; `None`: it was not asked.
+    pub took: Option<Duration>,
 }
 
 impl Admission {
