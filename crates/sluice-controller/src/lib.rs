@@ -12,10 +12,16 @@
 //! | [`tokens`] | who an agent is |
 //! | [`lease`] | who writes |
 //! | [`status`], [`events`] | what is written |
+//! | [`certificates`] | the control plane's own authority |
+//! | [`injection`] | pods with an agent |
 
+#[allow(dead_code, reason = "served by the next slice")]
+mod certificates;
 mod clock;
 pub mod config;
 mod events;
+#[allow(dead_code, reason = "served by the next slice")]
+mod injection;
 mod lease;
 mod plane;
 mod pods;
