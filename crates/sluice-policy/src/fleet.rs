@@ -21,6 +21,7 @@ use sluice_proto::report::{Ack, BreakerSeen, Report, StoreHealth, TargetAggregat
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::metrics::StreamCounts;
 use crate::publish::{Newest, Published};
 
 /// Transitions that wait for their reader; more are dropped and counted.
@@ -92,10 +93,21 @@ pub struct TargetSum {
     pub breaker: Option<BreakerSeen>,
 }
 
+/// Connected agents by how far they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sync {
+    pub in_sync: usize,
+    /// The newest is not answered yet.
+    pub behind: usize,
+    /// They refused some of the newest.
+    pub rejecting: usize,
+}
+
 /// The connected agents.
 #[derive(Debug)]
 pub struct Fleet {
     inner: Mutex<Inner>,
+    counts: StreamCounts,
     transitions: mpsc::Sender<TargetTransition>,
 }
 
@@ -132,7 +144,7 @@ impl Fleet {
     #[must_use]
     pub fn new() -> (Self, mpsc::Receiver<TargetTransition>) {
         let (transitions, receiver) = mpsc::channel(TRANSITION_QUEUE);
-        (Self { inner: Mutex::default(), transitions }, receiver)
+        (Self { inner: Mutex::default(), counts: StreamCounts::default(), transitions }, receiver)
     }
 
     /// Takes up a stream. An older stream of the same agent is ended: it is one whose end was not heard of.
@@ -173,6 +185,7 @@ impl Fleet {
             namespace: Arc::clone(&object.namespace),
             name: Arc::clone(&object.name),
         };
+        self.counts.answered(ack.rejected.len());
         let rejected =
             ack.rejected.into_iter().map(|rejection| (name(&rejection.object), rejection.error)).collect();
         stream.answered = Some(Answer { version: ack.version, rejected });
@@ -225,6 +238,27 @@ impl Fleet {
     #[must_use]
     pub fn connected(&self) -> usize {
         self.lock().streams.len()
+    }
+
+    /// How far the connected agents are.
+    #[must_use]
+    pub fn sync(&self) -> Sync {
+        let mut sync = Sync::default();
+        for stream in self.lock().streams.values() {
+            let newest = stream.newest.borrow().as_ref().map(|newest| newest.version.clone());
+            match &stream.answered {
+                Some(answer) if Some(&answer.version) == newest.as_ref() => {
+                    let of = if answer.rejected.is_empty() { &mut sync.in_sync } else { &mut sync.rejecting };
+                    *of += 1;
+                }
+                _ => sync.behind += 1,
+            }
+        }
+        sync
+    }
+
+    pub(crate) fn counts(&self) -> &StreamCounts {
+        &self.counts
     }
 
     /// Agents per target, by what each of them gets.

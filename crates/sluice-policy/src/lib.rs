@@ -18,6 +18,7 @@
 //! | [`service`] | the gRPC service: hello, snapshots, answers, reports |
 //! | [`fleet`] | what the connected agents said |
 //! | [`conditions`], [`status`] | what is written back to the resources |
+//! | [`metrics`] | what it measures of itself |
 //! | [`files`] | a directory of manifests as the source |
 //! | [`random`] | the one source of random numbers, seeded and logged |
 
@@ -26,6 +27,7 @@ pub mod conditions;
 pub mod files;
 pub mod fleet;
 pub mod index;
+pub mod metrics;
 pub mod publish;
 pub mod random;
 pub mod service;

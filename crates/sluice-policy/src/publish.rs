@@ -93,6 +93,7 @@ impl Publisher {
     }
 
     /// Makes this the newest. Audiences for which it is the same are not woken.
+    #[tracing::instrument(skip_all)]
     pub fn publish(&self, compiled: Arc<Compiled>) -> Vec<TooLarge> {
         let mut inner = self.lock();
         inner.compiled = Some(compiled);

@@ -190,6 +190,7 @@ impl<A: Authenticate> PolicyDiscovery for Discovery<A> {
         let life = life(self.settings.stream_life, self.shared.random.draw());
         let (outbound, messages) = mpsc::channel(1);
         let session = Session {
+            pod: Arc::clone(&agent.pod),
             id: self.shared.fleet.join(agent, newest.clone(), end.clone()),
             shared: Arc::clone(&self.shared),
             newest,
@@ -214,6 +215,7 @@ fn invalid(error: &sluice_proto::decode::InvalidField) -> Status {
 /// One stream.
 struct Session {
     id: StreamId,
+    pod: Arc<str>,
     shared: Arc<Shared>,
     newest: Newest,
     sent: Option<Sent>,
@@ -272,16 +274,26 @@ impl Session {
         let message = match &mut self.sent {
             Some(sent) if sent.version == newest.version => sent.difference(&newest)?,
             sent => {
-                let nonce = self.shared.random.nonce();
                 *sent = Some(Sent::all_of(&newest));
-                self.shared.fleet.sent(self.id, nonce.clone(), Arc::clone(&newest));
-                ToAgent::Snapshot(newest.snapshot(&nonce))
+                self.snapshot(&newest)
             }
         };
+        self.shared.fleet.counts().pushed(match message {
+            ToAgent::Snapshot(_) => "snapshot",
+            ToAgent::Secrets(_) => "secrets",
+            ToAgent::Agents(_) => "agents",
+        });
         if matches!(message, ToAgent::Snapshot(_)) {
             self.recount();
         }
         Some(message)
+    }
+
+    #[tracing::instrument(name = "push", skip_all, fields(pod = &*self.pod, version = &*newest.version))]
+    fn snapshot(&self, newest: &Arc<Published>) -> ToAgent {
+        let nonce = self.shared.random.nonce();
+        self.shared.fleet.sent(self.id, nonce.clone(), Arc::clone(newest));
+        ToAgent::Snapshot(newest.snapshot(&nonce))
     }
 
     fn take(&self, message: v1::AgentMessage) -> Result<(), Status> {

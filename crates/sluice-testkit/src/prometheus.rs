@@ -1,6 +1,8 @@
 //! A real Prometheus that scrapes given ports.
 
 use std::fs;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
@@ -15,6 +17,28 @@ pub struct Sample {
     /// `__name__` among them, where the query keeps it.
     pub labels: std::collections::BTreeMap<String, String>,
     pub value: f64,
+}
+
+/// What `promtool check metrics` says of a page in Prometheus' text format: the rules of good names and types.
+///
+/// # Errors
+/// When it has something to complain of, or is not installed.
+pub fn check_metrics(page: &str) -> Result<()> {
+    let program = find("SLUICE_PROMTOOL", "promtool", "prometheus/usr/bin/promtool")?;
+    let mut child = Command::new(&program)
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("{} could not be started", program.display()))?;
+    child.stdin.take().context("promtool without an input")?.write_all(page.as_bytes())?;
+    let output = child.wait_with_output()?;
+    let said = [output.stdout, output.stderr].concat();
+    if !output.status.success() || !said.is_empty() {
+        bail!("promtool: {}\n{page}", String::from_utf8_lossy(&said));
+    }
+    Ok(())
 }
 
 /// A Prometheus, ended when dropped.

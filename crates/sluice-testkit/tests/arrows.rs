@@ -9,7 +9,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("sluice-core", &[]),
     ("sluice-api", &["sluice-core"]),
     ("sluice-proto", &["sluice-core"]),
-    ("sluice-policy", &["sluice-api", "sluice-core", "sluice-proto"]),
+    ("sluice-policy", &["sluice-api", "sluice-core", "sluice-proto", "sluice-telemetry"]),
     ("sluice-state", &["sluice-core"]),
     ("sluice-telemetry", &["sluice-core"]),
     ("sluice-agent", &["sluice-core", "sluice-proto", "sluice-state", "sluice-telemetry"]),

@@ -109,6 +109,7 @@ fn secret_keys(route: &RoutePolicy) -> impl Iterator<Item = &SecretKey> {
 
 /// Compiles everything.
 #[must_use]
+#[tracing::instrument(skip_all, fields(routes = index.routes().len(), policies = index.policies().len()))]
 pub fn compile(index: &Index) -> Compiled {
     let mut compiled = Compiled::default();
     let keys = index.routes().keys().chain(index.policies().keys());
