@@ -25,6 +25,7 @@ use crate::policies::Policies;
 use crate::random::Random;
 use crate::state::{AgentState, RejectedObject};
 use crate::targets::TargetRegistry;
+use crate::transitions::Told;
 use crate::upstream::Upstream;
 
 /// Settlements get this long at shutdown.
@@ -46,8 +47,9 @@ pub(crate) struct Shared {
     pub(crate) upstream: Upstream,
     pub(crate) clock: Clock,
     pub(crate) random: Random,
-    #[allow(dead_code, reason = "the pipeline's next change reads it")]
     pub(crate) tracer: Tracer,
+    /// Apart from the rest, so that a settlement under way keeps no agent alive.
+    pub(crate) told: Arc<Told>,
     pub(crate) metrics: Metrics,
     pub(crate) targets: TargetRegistry,
     pub(crate) drain: Drain,
@@ -98,6 +100,7 @@ impl Agent {
             clock: Clock::start(),
             random,
             tracer,
+            told: Arc::default(),
             metrics: Metrics::new(&books),
             targets: TargetRegistry::default(),
             drain: Drain::default(),

@@ -32,6 +32,7 @@ use crate::flow::Flow;
 use crate::grant::{Grant, pause};
 use crate::headers;
 use crate::relay::Relay;
+use crate::spans;
 use crate::targets::Target;
 use crate::unserved::Outlook;
 use crate::upstream::{Outgoing, SendFault, request};
@@ -92,6 +93,9 @@ impl Attempt<'_> {
                 }
             }
         };
+        if let (Ok(response), Some(grant)) = (&response, flow.grant()) {
+            spans::attempt_answered(grant.span(), response.status());
+        }
         match response {
             Ok(response) if response.status().is_success() => self.success(flow, response).await,
             // A switch of protocols that nobody asked for: what follows is no HTTP.
@@ -298,6 +302,7 @@ impl Attempt<'_> {
         let rules = &self.target.policy.rules.breaker.rules.classify;
         let own_credential = own_credential(&self.target.policy);
         let classified = classify(&happening, Context { rules, own_credential });
+        spans::attempt_failed(grant.span(), &classified);
         grant.finish(Verdict::Ignored, None);
         Ended::Failed(Failure { happening, classified, wait: None, answer: None })
     }

@@ -13,6 +13,7 @@ use sluice_core::classify::Happening;
 use sluice_core::estimate::{self, Reservation};
 use sluice_core::policy::Mode;
 use sluice_core::refusal::Refusal;
+use sluice_state::store::Admission;
 
 use crate::agent::Shared;
 use crate::ask::{Ask, quota_tenant};
@@ -24,7 +25,9 @@ use crate::grant::Grant;
 use crate::plan::{Plan, Step};
 use crate::policies::Route;
 use crate::reply;
+use crate::spans::SharedSpan;
 use crate::targets::Target;
+use crate::transitions;
 use crate::unserved::Unserved;
 use crate::upstream::CredentialHeader;
 
@@ -213,8 +216,24 @@ impl<'a> Run<'a> {
         }
         target.live.see(reply);
         match passed_over(reply.answer) {
-            None => Ok(Grant::new(self.shared, target, slot, &admission, self.ask, tenant, reservation)),
-            Some(why) => Err((why, Some(reply.retry_after.max(open_for(reply))))),
+            None => {
+                let span = self.exchange.spans.attempt(target, self.ask, self.unserved.attempts, reply);
+                self.note_transition(target, &admission, &span);
+                let grant = Grant::new(self.shared, target, slot, &admission, self.ask, tenant, reservation);
+                Ok(grant.within(span))
+            }
+            Some(why) => {
+                self.note_transition(target, &admission, self.exchange.spans.without_attempt());
+                self.exchange.spans.declined(target, why, reply);
+                Err((why, Some(reply.retry_after.max(open_for(reply)))))
+            }
+        }
+    }
+
+    /// The admission itself may make a transition: the first probe opens the breaker half.
+    fn note_transition(&self, target: &Target, admission: &Admission, span: &SharedSpan) {
+        if let Some(transition) = &admission.reply.transition {
+            transitions::caused(&self.shared.told, target, admission.home, span, transition);
         }
     }
 
@@ -248,6 +267,7 @@ impl<'a> Run<'a> {
 
     fn pass_over(&mut self, place: usize, why: PassedOver, again: Option<Duration>) {
         self.route.targets[place].metrics.passed_over(why);
+        self.exchange.spans.passed_over(&self.route.targets[place], why);
         self.behind.push(place);
         self.unserved.passed_over.push((self.route.targets[place].clone(), why, again));
     }
@@ -270,12 +290,14 @@ impl<'a> Run<'a> {
     }
 
     fn note_answer(&self, place: usize) {
-        let live = &self.route.targets[place].live;
-        live.brakes.lock().accepted(self.shared.clock.now());
-        live.credential_fault(None);
-        if self.first_choice != Some(place) {
+        let target = &self.route.targets[place];
+        target.live.brakes.lock().accepted(self.shared.clock.now());
+        target.live.credential_fault(None);
+        let failed_over = self.first_choice != Some(place);
+        if failed_over {
             self.shared.metrics.failed_over.inc();
         }
+        self.exchange.spans.served(target, self.unserved.attempts, failed_over);
     }
 
     fn note_failure(&mut self, place: usize, failure: Failure) {

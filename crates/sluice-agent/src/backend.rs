@@ -43,6 +43,7 @@ pub(crate) async fn answer(shared: &Shared, exchange: &Exchange, ask: &Ask) -> O
         Ok(Err(fault)) => return failed(exchange, &fault),
         Err(elapsed) => return failed(exchange, &elapsed),
     };
+    exchange.spans.degraded("backend");
     let (mut parts, body) = response.into_parts();
     mark(&mut parts.headers, exchange);
     let until = shared.clock.instant(now.saturating_add(remaining));

@@ -17,6 +17,7 @@ use sluice_core::wire::{Operation, ProviderError, read_answer};
 use crate::agent::Shared;
 use crate::grant::{Grant, pause};
 use crate::metrics::Ended;
+use crate::spans;
 use crate::targets::Target;
 
 /// A stream is over with its last event. The end of its body is waited for only so long: it mostly comes in the
@@ -155,6 +156,7 @@ impl Flow {
         self.seen_first_token = true;
         if let Some(grant) = &self.grant {
             self.target.calls.first_token(self.operation, grant.model(), ttft);
+            spans::attempt_first_token(grant.span(), ttft);
         }
         // Only a deadline that is observed lets a later one come.
         if ttft > self.target.policy.rules.deadlines.rules.first_token {
@@ -305,6 +307,10 @@ impl Flow {
         shared.settling.spawn(async move { self.finish(now) });
     }
 
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
+    }
+
     pub(crate) fn ended(&self) -> Option<&Ending> {
         self.ended.as_ref()
     }
@@ -367,6 +373,7 @@ impl Flow {
         }
         self.note_no_first_token(now);
         self.note_end(now, ending, &grant);
+        spans::attempt_ended(grant.span(), ending);
         // The watch knows which verdict is to be settled: slow calls may count as failures.
         let verdict = ending.verdict.unwrap_or(ending.classified.verdict);
         grant.finish(verdict, pause(verdict, ending.classified.pushback, &self.target.policy));

@@ -13,10 +13,12 @@ use sluice_core::estimate::Reservation;
 use sluice_core::outcome::Verdict;
 use sluice_core::policy::TargetPolicy;
 use sluice_core::wire::{RequestFacts, Usage};
-use sluice_state::store::{Admission, SettleJob, Ticket};
+use sluice_state::store::{Admission, SettleJob, Ticket, Told};
 
 use crate::agent::Shared;
+use crate::spans::{self, SharedSpan};
 use crate::targets::{Slot, Target};
+use crate::transitions;
 
 pub(crate) struct Grant {
     shared: Arc<Shared>,
@@ -24,7 +26,9 @@ pub(crate) struct Grant {
     ticket: Ticket,
     probe: bool,
     tenant: Option<Arc<str>>,
+    /// The caller's, where this agent makes no spans.
     traceparent: Option<Arc<str>>,
+    span: SharedSpan,
     reservation: Reservation,
     /// What was asked, for learning how many bytes make a token.
     facts: Arc<RequestFacts>,
@@ -68,6 +72,7 @@ impl Grant {
             probe: admission.reply.answer == AdmitAnswer::Probe,
             tenant,
             traceparent: ask.traceparent.clone(),
+            span: SharedSpan::default(),
             reservation,
             facts: ask.facts.clone(),
             slot: Some(slot),
@@ -76,6 +81,16 @@ impl Grant {
             used: Used::default(),
             settled: false,
         }
+    }
+
+    /// The attempt's span: it ends once the attempt is settled.
+    pub(crate) fn within(mut self, span: SharedSpan) -> Self {
+        self.span = span;
+        self
+    }
+
+    pub(crate) fn span(&self) -> &SharedSpan {
+        &self.span
     }
 
     pub(crate) fn is_probe(&self) -> bool {
@@ -151,6 +166,9 @@ impl Grant {
         if let Some(verdict) = verdict {
             self.record(verdict);
         }
+        if let Some(usage) = self.used.reported {
+            spans::attempt_used(&self.span, usage);
+        }
         let used = self.charge();
         let pause = self.pause;
         self.shared.store.settle(self.job(verdict, Settlement::Used(used), pause));
@@ -160,6 +178,7 @@ impl Grant {
     fn record(&mut self, verdict: Verdict) {
         if self.verdict.is_none() {
             self.target.metrics.verdict(verdict);
+            spans::attempt_meant(&self.span, verdict);
             self.verdict = Some(verdict);
         }
     }
@@ -196,9 +215,27 @@ impl Grant {
             tokens,
             pause,
             draw: self.shared.random.draw(),
-            traceparent: self.traceparent.clone(),
-            told: None,
+            traceparent: verdict.filter(|verdict| verdict.may_open()).and_then(|_| self.traceparent()),
+            told: verdict.and_then(|_| self.told()),
         }
+    }
+
+    fn traceparent(&self) -> Option<Arc<str>> {
+        self.span.traceparent().or_else(|| self.traceparent.clone())
+    }
+
+    /// The reply says what transition the verdict made, on the span that lives until then.
+    fn told(&self) -> Option<Told> {
+        if !self.span.is_recording() {
+            return None;
+        }
+        let (told, target, span) = (self.shared.told.clone(), self.target.clone(), self.span.clone());
+        let home = self.ticket.home;
+        Some(Told::new(move |reply| {
+            if let Some(transition) = &reply.transition {
+                transitions::caused(&told, &target, home, &span, transition);
+            }
+        }))
     }
 }
 

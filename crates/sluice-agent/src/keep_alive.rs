@@ -21,6 +21,7 @@ use crate::agent::Shared;
 use crate::ask::Ask;
 use crate::attempt::is_event_stream;
 use crate::body::Body;
+use crate::evidence;
 use crate::exchange::{Exchange, Presence};
 use crate::relay::{Cut, KEEP_ALIVE_COMMENT};
 use crate::reply;
@@ -85,13 +86,7 @@ impl Waiting {
             }
         }
         let Some(answer) = &mut self.answer else { return Poll::Ready(None) };
-        let frame = std::task::ready!(Pin::new(answer).poll_frame(cx));
-        if frame.is_none()
-            && let Some(presence) = &mut self.presence
-        {
-            presence.answered();
-        }
-        Poll::Ready(frame)
+        Pin::new(answer).poll_frame(cx)
     }
 
     fn comment(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
@@ -102,16 +97,23 @@ impl Waiting {
     }
 
     /// The status line has gone out: an answer that is no stream becomes an error event.
-    fn begin(&self, served: Result<Response<Body>, Box<Refusal>>) -> Body {
-        match served {
+    fn begin(&mut self, served: Result<Response<Body>, Box<Refusal>>) -> Body {
+        let presence = self.presence.take();
+        let mut body = match served {
             Ok(response) if response.status().is_success() && is_event_stream(response.headers()) => {
                 response.into_body()
             }
             Ok(response) => Body::full(reply::status_in_stream(self.operation, response.status())),
             Err(refusal) => {
-                reply::log(&self.shared, &refusal);
+                if let Some(presence) = &presence {
+                    evidence::tell_refusal(&self.shared, presence.spans(), &refusal);
+                }
                 Body::full(refusal.render_in_stream(self.operation))
             }
+        };
+        if let Some(presence) = presence {
+            presence.attach(&mut body);
         }
+        body
     }
 }

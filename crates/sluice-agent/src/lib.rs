@@ -14,6 +14,7 @@
 //! | `pipeline` | the request path on one page |
 //! | `ask`, `body_room`, `head_scan`, `headers` | reading a request |
 //! | `exchange`, `lanes` | one client request: identity, deadline, its turn |
+//! | `spans`, `evidence` | what its trace and the log say of it |
 //! | `attempts`, `plan`, `brakes`, `unserved` | which target next, when again, and what is told when none served |
 //! | `attempt`, `flow`, `grant` | one upstream call, its answer, and what it was given |
 //! | `relay`, `verbatim`, `keep_alive`, `driven`, `body` | the answer on its way to the client |
@@ -40,6 +41,7 @@ mod client_io;
 mod clock;
 mod drain;
 mod driven;
+mod evidence;
 mod exchange;
 mod flow;
 mod grant;
@@ -57,6 +59,7 @@ mod relay;
 mod reply;
 mod report;
 mod server;
+mod spans;
 mod targets;
 mod transitions;
 mod unserved;

@@ -37,16 +37,16 @@ pub(crate) async fn handle(
     request: Request<Incoming>,
     connection: Arc<Connection>,
 ) -> Response<Body> {
-    let presence = Presence::begin(&shared);
+    let mut presence = Presence::begin(&shared, &request);
     let arrived = shared.clock.now();
     let multiplexed = request.version() == http::Version::HTTP_2;
     let response = match read(&shared, request, &connection).await {
         Ok((policies, ask)) => {
             let format = ask.format;
-            let served = serve(&shared, policies, Arc::new(ask), &connection, arrived).await;
-            served.unwrap_or_else(|refusal| reply::refuse(&shared, &refusal, format))
+            let served = serve(&shared, policies, Arc::new(ask), &connection, arrived, &mut presence).await;
+            served.unwrap_or_else(|refusal| reply::refuse(&shared, presence.spans(), &refusal, format))
         }
-        Err(unanswered) => reply::unanswered(&shared, &unanswered),
+        Err(unanswered) => reply::unanswered(&shared, presence.spans(), &unanswered),
     };
     let response = presence.follow(response);
     if multiplexed { driven::drive(response, connection.write_stall()) } else { response }
@@ -86,6 +86,7 @@ async fn serve(
     ask: Arc<Ask>,
     connection: &Connection,
     arrived: Duration,
+    presence: &mut Presence,
 ) -> Result<Response<Body>, Box<Refusal>> {
     if ask.operation == Operation::Models {
         return models(&policies, &ask);
@@ -96,7 +97,9 @@ async fn serve(
     let deadline = Budget::new(&enforced(&rules.deadlines), ask.deadline, ask.facts.stream, arrived);
     let tenant = ask.tenant(&route.policy);
     let lane = ask.lane(&route.policy.lanes);
-    let exchange = Arc::new(Exchange::new(shared, policies, route, deadline, tenant, lane));
+    let exchange = Exchange::new(shared, policies, route, deadline, tenant, lane);
+    let exchange = Arc::new(exchange.within(presence.spans(), &ask));
+    presence.routed(&exchange);
     lanes::enter(exchange.deadline.remaining(shared.clock.now()))
         .map_err(|expired| reply::expired(&exchange, expired, shared.clock.now()))?;
     let keep_alive = keep_alive::of(&exchange, &ask);

@@ -202,15 +202,21 @@ impl Relay {
         }
         self.upstream = None;
         self.drained = None;
-        let happening = self.flow.ended().map(|ending| ending.happening.clone())?;
+        let ending = self.flow.ended().cloned()?;
         self.flow.settle(self.shared.clock.now());
+        let happening = &ending.happening;
+        if !matches!(happening, Happening::Finished { .. })
+            && let Some(presence) = &self.presence
+        {
+            presence.broke_off(self.flow.target(), &ending);
+        }
         let told = matches!(happening, Happening::Finished { .. } | Happening::ErrorInSuccess { .. });
         if told || matches!(happening, Happening::Empty | Happening::NotJson) {
             return None;
         }
         if self.events {
             let inside_event = self.flow.stops_inside_event();
-            return Some(Ok(reply::stream_end(self.flow.operation, &happening, inside_event)));
+            return Some(Ok(reply::stream_end(self.flow.operation, happening, inside_event)));
         }
         Some(Err(Cut))
     }

@@ -14,11 +14,13 @@ use sluice_core::wire::{Operation, StaticAnswer, model_body, models_body, static
 use crate::agent::Shared;
 use crate::ask::{Ask, Unreadable};
 use crate::body::Body;
+use crate::evidence;
 use crate::exchange::Exchange;
 use crate::headers;
 use crate::lanes::Expired;
+use crate::spans::Spans;
 use crate::targets::Target;
-use crate::unserved::{Failed, Unserved, credential_refused};
+use crate::unserved::{Failed, Outlook, Unserved, credential_refused};
 
 /// A request that could not be read, and what its client speaks.
 #[derive(Debug)]
@@ -28,8 +30,13 @@ pub(crate) struct Unanswered {
 }
 
 /// A refusal in the client's format.
-pub(crate) fn refuse(shared: &Shared, refusal: &Refusal, format: WireFormat) -> Response<Body> {
-    log(shared, refusal);
+pub(crate) fn refuse(
+    shared: &Shared,
+    spans: &Spans,
+    refusal: &Refusal,
+    format: WireFormat,
+) -> Response<Body> {
+    evidence::tell_refusal(shared, spans, refusal);
     let rendered = refusal.render(format);
     let mut response = Response::new(Body::full(rendered.body));
     *response.status_mut() =
@@ -42,20 +49,8 @@ pub(crate) fn refuse(shared: &Shared, refusal: &Refusal, format: WireFormat) -> 
     response
 }
 
-/// One line per refusal, with the evidence.
-pub(crate) fn log(shared: &Shared, refusal: &Refusal) {
-    let route = refusal.evidence.route.as_ref();
-    shared.metrics.refused(route, refusal.stage.as_str(), refusal.reason.as_str());
-    tracing::info!(
-        stage = refusal.stage.as_str(),
-        reason = refusal.reason.as_str(),
-        evidence = %refusal.evidence_json(),
-        "refused"
-    );
-}
-
 /// A request that could not be read: the connection is closed where what follows on it cannot be trusted.
-pub(crate) fn unanswered(shared: &Shared, unanswered: &Unanswered) -> Response<Body> {
+pub(crate) fn unanswered(shared: &Shared, spans: &Spans, unanswered: &Unanswered) -> Response<Body> {
     let refused = |reason, detail: String| Refusal::new(Stage::Receive, reason).detail(detail);
     let refusal = match &unanswered.unreadable {
         Unreadable::Body(error) => refused(Reason::InvalidRequest, error.to_string()),
@@ -93,7 +88,7 @@ pub(crate) fn unanswered(shared: &Shared, unanswered: &Unanswered) -> Response<B
             Refusal::new(Stage::Route, Reason::NoPolicy).retry_after(Duration::from_secs(1))
         }
     };
-    let mut response = refuse(shared, &refusal, unanswered.format);
+    let mut response = refuse(shared, spans, &refusal, unanswered.format);
     if !matches!(unanswered.unreadable, Unreadable::Body(_) | Unreadable::NoPolicy) {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
@@ -115,29 +110,14 @@ fn json(body: bytes::Bytes) -> Response<Body> {
 }
 
 pub(crate) fn expired(exchange: &Exchange, _: Expired, now: Duration) -> Refusal {
-    let evidence = evidence(exchange, &exchange.route.targets[0], now);
+    let evidence = evidence::of(exchange, &exchange.route.targets[0], now);
     Refusal::new(Stage::Enqueue, Reason::DeadlineExceeded).evidence(evidence)
 }
 
 /// The grace period of the shutdown ended before there was an answer.
 pub(crate) fn draining(exchange: &Exchange, now: Duration) -> Refusal {
-    let evidence = evidence(exchange, &exchange.route.targets[0], now);
+    let evidence = evidence::of(exchange, &exchange.route.targets[0], now);
     Refusal::new(Stage::Attempt, Reason::Draining).evidence(Evidence { upstream_attempt: true, ..evidence })
-}
-
-/// What every refusal of an exchange shows; `target` is the one that decided.
-fn evidence(exchange: &Exchange, target: &Target, now: Duration) -> Evidence {
-    Evidence {
-        tenant: Some(exchange.tenant.clone()),
-        lane: Some(exchange.lane),
-        route: Some(exchange.route.name.clone()),
-        policy_version: Some(exchange.policies.version.clone()),
-        limit_version: Some(target.policy.rules.revision),
-        in_flight: Some((target.in_flight(), target.limit())),
-        received_deadline: exchange.deadline.received(),
-        remaining: Some(exchange.deadline.remaining_to_begin(now)),
-        ..Evidence::default()
-    }
 }
 
 /// The end of an exchange that no target served: the route's degraded answer, what the provider said, or a
@@ -153,21 +133,33 @@ pub(crate) fn unserved(
     {
         return Ok(degraded);
     }
+    exchange.spans.unserved(unserved.attempts);
     let told = if unserved.passed_over_is_better() { None } else { unserved.failed.take() };
     let (refusal, decided) = match told {
-        Some(Failed { answer: Some(answer), .. }) => return Ok(answer),
+        Some(Failed { answer: Some(answer), target, reason, outlook, .. }) => {
+            if outlook != Outlook::CallersOwn {
+                let evidence = evidence_of(exchange, &target, &unserved, now);
+                let status = Some(answer.status());
+                evidence::tell_failure(&exchange.spans, Stage::Attempt, reason, status, &evidence);
+            }
+            return Ok(answer);
+        }
         Some(Failed { target, happening, .. }) => (failed(&target.policy, &happening), Some(target)),
         None => not_admitted(&unserved),
     };
     let decided = decided.unwrap_or_else(|| exchange.route.targets[0].clone());
+    Err(Box::new(refusal.evidence(evidence_of(exchange, &decided, &unserved, now))))
+}
+
+fn evidence_of(exchange: &Exchange, decided: &Target, unserved: &Unserved, now: Duration) -> Evidence {
     let failures = unserved.failures.iter().map(|(target, why)| (target.policy.name.clone(), *why));
     let passed_over =
         unserved.passed_over.iter().map(|(target, why, _)| (target.policy.name.clone(), why.as_str()));
-    Err(Box::new(refusal.evidence(Evidence {
+    Evidence {
         upstream_attempt: unserved.attempts > 0,
         targets: passed_over.chain(failures).collect(),
-        ..evidence(exchange, &decided, now)
-    })))
+        ..evidence::of(exchange, decided, now)
+    }
 }
 
 fn failed(target: &TargetPolicy, happening: &Happening) -> Refusal {
@@ -249,6 +241,7 @@ pub(crate) fn reason_of(why: PassedOver) -> Reason {
 /// The route's own answer for bad times, marked as such.
 fn degraded(exchange: &Exchange, ask: &Ask) -> Option<Response<Body>> {
     let Degraded::Static { text } = &exchange.route.policy.degraded else { return None };
+    exchange.spans.degraded("static");
     let id = exchange.id_text();
     let created =
         crate::clock::wall().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());

@@ -19,6 +19,7 @@ use sluice_core::target_id::TargetId;
 use crate::brakes::Brakes;
 use crate::clock::Clock;
 use crate::metrics::{CallMetrics, Metrics, TargetMetrics};
+use crate::spans::TargetAttributes;
 use crate::upstream::{CredentialHeader, Origin};
 
 /// What is shown of latency forgets fast, so that a recovery shows.
@@ -32,6 +33,7 @@ pub(crate) struct Target {
     pub(crate) live: Arc<TargetLive>,
     pub(crate) metrics: Arc<TargetMetrics>,
     pub(crate) calls: Arc<CallMetrics>,
+    pub(crate) attributes: TargetAttributes,
     /// The target's name, for the answers that it gives.
     pub(crate) served_by: HeaderValue,
 }
@@ -175,8 +177,10 @@ impl TargetRegistry {
     ) -> Target {
         let live = self.live(&policy);
         let handles = self.handles(metrics, name, &policy, models);
+        let origin = Origin::parse(&policy.endpoint);
         Target {
-            origin: Origin::parse(&policy.endpoint),
+            attributes: TargetAttributes::of(name, &policy, origin.as_ref()),
+            origin,
             served_by: HeaderValue::from_str(&policy.name).unwrap_or_else(|_| HeaderValue::from_static("?")),
             credential: credential(&policy, secrets),
             policy,

@@ -20,6 +20,7 @@ use sluice_state::store::TransitionEvent;
 use sluice_telemetry::names::{attribute, event, log};
 use sluice_telemetry::{Keep, KeyValue};
 use tokio::sync::broadcast::error::RecvError;
+use tracing::Level;
 
 use crate::agent::Shared;
 use crate::spans::SharedSpan;
@@ -85,9 +86,10 @@ fn attributes(transition: &Transition) -> Vec<KeyValue> {
 }
 
 fn write_line(target: &str, transition: &Transition) {
-    tracing::info!(
+    tracing::event!(
         name: event::BREAKER_TRANSITION,
         target: log::TRANSITION,
+        Level::INFO,
         { attribute::TARGET } = target,
         { attribute::BREAKER_FROM } = transition.from.as_str(),
         { attribute::BREAKER_TO } = transition.to.as_str(),
@@ -142,7 +144,8 @@ fn tell_one(shared: &Shared, event: TransitionEvent) -> Option<Waiting> {
     }
     let transition = &event.transition;
     if !event.made_here {
-        tracing::debug!(
+        tracing::event!(
+            Level::DEBUG,
             { attribute::TARGET } = first.name,
             { attribute::BREAKER_FROM } = transition.from.as_str(),
             { attribute::BREAKER_TO } = transition.to.as_str(),

@@ -45,6 +45,8 @@ pub(crate) struct Unserved {
 pub(crate) struct Failed {
     pub(crate) target: Arc<Target>,
     pub(crate) happening: Happening,
+    /// The word for it.
+    pub(crate) reason: &'static str,
     /// What the provider said, where it may be passed on.
     pub(crate) answer: Option<Response<Body>>,
     pub(crate) outlook: Outlook,
@@ -93,7 +95,7 @@ impl Failed {
         // The caller has no part in it: its SDK must not say that its own key is wrong.
         let answer = answer.filter(|_| credential_refused(&target.policy, &happening).is_none());
         let outlook = Outlook::of_attempt(&target.policy, &happening, &classified, answer.is_some());
-        Self { target, happening, answer, outlook }
+        Self { target, happening, reason: classified.reason, answer, outlook }
     }
 }
 

@@ -127,6 +127,15 @@ impl Origin {
         })
     }
 
+    pub(crate) fn host(&self) -> &str {
+        self.authority.host()
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        let default = if self.scheme == Scheme::HTTPS { 443 } else { 80 };
+        self.authority.port_u16().unwrap_or(default)
+    }
+
     /// The address of a client's path at this endpoint. The version segment is the endpoint's own: a client
     /// that asks for `/v1/chat/completions` reaches `<endpoint>/chat/completions`.
     pub(crate) fn uri(&self, client: &Uri) -> Option<Uri> {
@@ -235,6 +244,8 @@ mod tests {
         let uri = origin.uri(&"/v1/chat/completions?x=1".parse().unwrap()).unwrap();
         assert_eq!(uri, "https://models.example:8443/api/v2/chat/completions?x=1");
         assert_eq!(origin.uri(&"/v1beta".parse().unwrap()).unwrap().path(), "/api/v2/v1beta");
+        assert_eq!((origin.host(), origin.port()), ("models.example", 8443));
+        assert_eq!(Origin::parse("https://models.example/v1").unwrap().port(), 443);
     }
 
     #[test]

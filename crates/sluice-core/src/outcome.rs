@@ -31,6 +31,12 @@ impl Verdict {
         Self::Cancelled,
     ];
 
+    /// Whether it can open a breaker; none other can.
+    #[must_use]
+    pub const fn may_open(self) -> bool {
+        matches!(self, Self::Failure | Self::Slow | Self::Stall | Self::Throttled)
+    }
+
     /// The word in metrics, traces and `/state`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

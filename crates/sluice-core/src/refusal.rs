@@ -231,6 +231,13 @@ impl Reason {
         }
     }
 
+    /// Whether the request itself is at fault, whatever the state of the targets: a 4xx, but 429.
+    #[must_use]
+    pub const fn is_callers_fault(self) -> bool {
+        let status = self.status();
+        status >= 400 && status < 500 && status != 429
+    }
+
     /// Whether the same request can succeed later.
     #[must_use]
     pub const fn retryable(self) -> bool {

@@ -15,7 +15,7 @@ pub fn capture() -> Logs {
     LOGS.get_or_init(|| {
         let logs = Logs::default();
         tracing_subscriber::fmt()
-            .with_env_filter(EnvFilter::new("sluice_agent=trace,sluice_state=trace,sluice_core=trace"))
+            .with_env_filter(EnvFilter::new("sluice=trace"))
             .with_ansi(false)
             .with_writer(logs.clone())
             .init();

@@ -102,9 +102,7 @@ pub fn encode_settle(agent: &AgentTag, target: &TargetPolicy, ask: &SettleAsk) -
         let _ = write!(text, "{}", millis(pause).min(MAX_MS));
     }
     let _ = write!(text, " {} {share} {}", ask.draw.get(), agent.as_str());
-    // Only these verdicts can open the breaker.
-    let opens =
-        matches!(ask.verdict, Some(Verdict::Failure | Verdict::Slow | Verdict::Stall | Verdict::Throttled));
+    let opens = ask.verdict.is_some_and(Verdict::may_open);
     let traceparent = ask.traceparent.as_deref().filter(|text| opens && is_traceparent(text));
     let mut keys = keys(target, ask.nonce);
     keys.extend(tenant_key);
