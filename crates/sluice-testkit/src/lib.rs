@@ -6,12 +6,14 @@
 //! | module | |
 //! |---|---|
 //! | [`redis`] | redis-server: one, a cluster, a primary with Sentinels |
+//! | [`collector`] | an OTLP collector that keeps what it gets, or misbehaves |
 //! | [`jaeger`] | Jaeger: spans in, spans out |
 //! | [`prometheus`] | Prometheus, scraping given ports |
 //! | [`proxy`] | a TCP proxy that counts commands, and cuts, swallows or delays them |
 //! | [`sdk`] | the official Python SDKs, playing the scripts of `e2e/sdk` |
 //! | [`tls`] | certificates for one test |
 
+pub mod collector;
 mod http;
 pub mod jaeger;
 pub mod prometheus;
@@ -22,6 +24,7 @@ pub mod sdk;
 pub mod tls;
 mod tool;
 
+pub use collector::{Collector, Mood};
 pub use jaeger::{Jaeger, JaegerSpan};
 pub use prometheus::Prometheus;
 pub use proxy::{CountingProxy, ProxyMode};

@@ -10,10 +10,12 @@ use sluice_agent::agent::Running;
 use sluice_agent::{Agent, AgentConfig};
 use sluice_state::store::Shared;
 use sluice_state::{EmbeddedHome, RedisConfig};
+use sluice_telemetry::Signals;
 use tokio::net::TcpListener;
 use tonic::transport::Endpoint;
 
 use super::Args;
+use super::telemetry::RunTelemetry;
 
 /// Time for the first policies to reach every agent.
 const READY_WITHIN: Duration = Duration::from_secs(10);
@@ -22,6 +24,8 @@ const REDIS_WITHIN: Duration = Duration::from_secs(2);
 
 pub(super) struct Agents {
     pub(super) running: Vec<Running>,
+    /// Theirs, for as long as they run.
+    signals: Vec<Arc<Signals>>,
     /// Where the first one can be called from this machine.
     pub(super) base: SocketAddr,
     /// A line per agent: its name and addresses.
@@ -30,18 +34,26 @@ pub(super) struct Agents {
 
 impl Agents {
     /// Starts as many as `--agents` says, and waits until they serve.
-    pub(super) async fn start(args: &Args, control: Endpoint) -> anyhow::Result<Self> {
+    pub(super) async fn start(
+        args: &Args,
+        control: Endpoint,
+        telemetry: &RunTelemetry,
+    ) -> anyhow::Result<Self> {
         let state = match &args.redis {
             Some(url) => Shared::Redis(RedisConfig { url: url.clone(), ..RedisConfig::default() }),
             None => Shared::Embedded(Arc::new(EmbeddedHome::new()?)),
         };
-        let mut agents = Self { running: Vec::new(), base: args.listen, addresses: Vec::new() };
+        let mut agents =
+            Self { running: Vec::new(), signals: Vec::new(), base: args.listen, addresses: Vec::new() };
         for number in 0..args.agents {
             let name = format!("agent-{}", number + 1);
             let mut config = AgentConfig::new(&*name, &args.namespace, state.clone());
             config.grace = args.grace;
+            let signals = telemetry.equip(&mut config)?;
             let agent =
                 Agent::new(config).context(if args.redis.is_some() { "--redis" } else { "an agent" })?;
+            signals.export_metrics(Arc::new(agent.clone()));
+            agents.signals.push(signals);
             let applications = bind("--listen", args.listen, number, &name).await?;
             let admin = bind("--admin", args.admin, number, &name).await?;
             let (serves, shows) = (callable(applications.local_addr()?), callable(admin.local_addr()?));

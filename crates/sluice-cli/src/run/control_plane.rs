@@ -7,6 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use axum::http::HeaderMap;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::response::IntoResponse;
+use axum::routing::get;
 use parking_lot::Mutex;
 use sluice_api::check::{ObjectName, Problem, Resource};
 use sluice_core::policy::RoutePolicy;
@@ -14,12 +18,15 @@ use sluice_policy::compile::{Compiled, compile};
 use sluice_policy::files::{Changes, Directory, UnreadableDirectory};
 use sluice_policy::fleet::Fleet;
 use sluice_policy::index::Index;
+use sluice_policy::metrics::{ControlMetrics, Reload};
 use sluice_policy::publish::Publisher;
 use sluice_policy::random::Random;
 use sluice_policy::service::{Counting, Discovery, Settings, TrustLoopback};
+use sluice_telemetry::{Signals, TextFormat};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
 use tonic::transport::{Endpoint, Server};
 
 use super::complaints::{self, Complaint, Complaints};
@@ -44,6 +51,7 @@ struct Source {
     directory: Directory,
     index: Index,
     publisher: Arc<Publisher>,
+    metrics: Arc<ControlMetrics>,
     compiled: Arc<Compiled>,
     /// Routes that are too large to be sent, of the last publication.
     too_large: Vec<Complaint>,
@@ -53,9 +61,9 @@ struct Source {
 impl ControlPlane {
     /// Reads the directory, serves its policies at a loopback address, and follows its edits until `stop`.
     pub(super) async fn start(
-        path: PathBuf,
-        address: SocketAddr,
+        (path, address): (PathBuf, SocketAddr),
         feed: Feed,
+        signals: &Signals,
         stop: CancellationToken,
     ) -> anyhow::Result<Self> {
         // Whoever reaches it is trusted with the secrets of every namespace.
@@ -69,25 +77,35 @@ impl ControlPlane {
         tokio::spawn(async move { while transitions.recv().await.is_some() {} });
         // Before the first reading, so that no edit falls between the two.
         let follow = Follow::start(path.clone());
-        let mut source = Source::new(path, publisher.clone());
+        let fleet = Arc::new(fleet);
+        let metrics = Arc::new(ControlMetrics::new(signals.books(), fleet.clone()));
+        signals.export_metrics(metrics.clone());
+        let mut source = Source::new(path, publisher.clone(), metrics.clone());
         source.reload(&feed).context("-f")?;
         let source = Arc::new(Mutex::new(source));
         let settings = Settings { counting: Counting::Streams, ..Settings::default() };
         let random = Random::from_system()?;
-        let discovery =
-            Discovery::new(publisher, Arc::new(fleet), TrustLoopback, settings, random, stop.clone());
+        let discovery = Discovery::new(publisher, fleet, TrustLoopback, settings, random, stop.clone());
         let listener = TcpListener::bind(address).await.with_context(|| {
             format!("--policies {address}: choose another port, 0 for a free one, or end what uses it")
         })?;
         let address = listener.local_addr()?;
+        let pages = Routes::new(discovery.into_server()).into_axum_router();
+        let pages = pages.route("/metrics", get(async move |headers| page(&metrics, &headers)));
         let server = Server::builder()
-            .add_service(discovery.into_server())
+            .accept_http1(true)
+            .add_routes(pages.into())
             .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop.clone().cancelled_owned());
         tokio::spawn(async move {
             if let Err(error) = server.await {
                 tracing::error!(%error, "the policy service ended");
             }
         });
+        feed.note(
+            Level::Info,
+            "policies",
+            format!("served to agents at http://{address}, with /metrics of the control plane"),
+        );
         tokio::spawn(stop.run_until_cancelled_owned(reload_on_edits(follow, source.clone(), feed)));
         Ok(Self { address, source })
     }
@@ -110,6 +128,12 @@ impl ControlPlane {
     }
 }
 
+/// `/metrics`, beside the policies.
+fn page(metrics: &ControlMetrics, headers: &HeaderMap) -> impl IntoResponse + use<> {
+    let format = TextFormat::accepted(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()));
+    ([(CONTENT_TYPE, format.content_type())], metrics.text(format))
+}
+
 /// Ends only when it is dropped.
 async fn reload_on_edits(mut follow: Follow, source: Arc<Mutex<Source>>, feed: Feed) {
     loop {
@@ -128,12 +152,13 @@ async fn reload_on_edits(mut follow: Follow, source: Arc<Mutex<Source>>, feed: F
 }
 
 impl Source {
-    fn new(path: PathBuf, publisher: Arc<Publisher>) -> Self {
+    fn new(path: PathBuf, publisher: Arc<Publisher>, metrics: Arc<ControlMetrics>) -> Self {
         Self {
             directory: Directory::new(path.clone()),
             path,
             index: Index::default(),
             publisher,
+            metrics,
             compiled: Arc::default(),
             too_large: Vec::new(),
             complaints: Complaints::default(),
@@ -141,14 +166,23 @@ impl Source {
     }
 
     /// Reads the directory again, publishes what changed, and says what is wrong.
+    #[tracing::instrument(skip_all)]
     fn reload(&mut self, feed: &Feed) -> Result<(), UnreadableDirectory> {
         let now_ms = clock::unix_ms();
-        let mut changes = self.directory.reload(now_ms)?;
+        let read = self.directory.reload(now_ms);
+        self.metrics.reloaded(match &read {
+            Err(_) => Reload::Failed,
+            Ok(changes) if changes.is_empty() => Reload::Unchanged,
+            Ok(_) => Reload::Changed,
+        });
+        let mut changes = read?;
         let problems: Vec<Problem> = std::mem::take(&mut changes.problems);
         let edits = edits(&changes);
         if !changes.is_empty() {
             changes.apply_to(&mut self.index, now_ms);
+            let started = clock::now();
             self.compiled = Arc::new(compile(&self.index));
+            self.metrics.compiled(clock::now().saturating_duration_since(started), &self.compiled);
             let too_large = self.publisher.publish(self.compiled.clone());
             self.too_large =
                 too_large.iter().map(|one| Complaint::new(one.to_string(), one.to_string())).collect();

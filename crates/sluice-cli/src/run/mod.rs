@@ -13,6 +13,7 @@
 //! | `agents` | starts and ends them |
 //! | `providers` | scripted providers at the addresses that the manifests name |
 //! | `feed` | what the view is shown |
+//! | `telemetry` | traces, metrics and the log |
 
 mod agents;
 mod complaints;
@@ -20,6 +21,7 @@ mod control_plane;
 mod feed;
 mod follow;
 mod providers;
+mod telemetry;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -27,9 +29,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use sluice_core::policy::WireFormat;
 use sluice_core::units::parse_duration;
+use sluice_telemetry::LogFormat;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::Receiver;
 use tokio_util::sync::CancellationToken;
@@ -40,6 +42,7 @@ use agents::Agents;
 use control_plane::ControlPlane;
 use feed::{Feed, Sampler};
 use providers::Providers;
+use telemetry::RunTelemetry;
 
 const EXAMPLES: &str = "Examples:
   sluice run -f e2e/manifests/quickstart --provider
@@ -96,6 +99,9 @@ pub struct Args {
     /// Write the log to this file, not to standard error; RUST_LOG sets how much
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    /// How the log's lines are written: text or json
+    #[arg(long, value_name = "FORMAT", env = "SLUICE_LOG_FORMAT", default_value = "text")]
+    log_format: LogFormat,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -114,43 +120,29 @@ fn rate(text: &str) -> Result<f64, String> {
 /// When something cannot start; each error names what to change.
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
     let surface = if args.plain { Surface::Lines } else { Surface::of_stdout() };
-    log_to(&args, surface)?;
+    let telemetry = RunTelemetry::start(&args, surface)?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut runtime = if cores == 1 {
         tokio::runtime::Builder::new_current_thread()
     } else {
         tokio::runtime::Builder::new_multi_thread()
     };
-    runtime.enable_all().build()?.block_on(run(args, surface))?;
+    runtime.enable_all().build()?.block_on(async {
+        let ended = run(args, surface, &telemetry).await;
+        telemetry.shutdown().await;
+        ended
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn log_to(args: &Args, surface: Surface) -> anyhow::Result<()> {
-    let filter = |default| {
-        tracing_subscriber::EnvFilter::try_from_default_env()
-            .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default))
-    };
-    if let Some(path) = &args.log {
-        let file = std::fs::File::create(path)
-            .with_context(|| format!("--log {}: choose a file that can be written", path.display()))?;
-        tracing_subscriber::fmt().with_env_filter(filter("info")).with_ansi(false).with_writer(file).init();
-    } else if args.no_view {
-        tracing_subscriber::fmt().with_env_filter(filter("warn")).with_writer(std::io::stderr).init();
-    } else if surface == Surface::Lines {
-        // The view's lines hold the warnings already.
-        tracing_subscriber::fmt().with_env_filter(filter("error")).with_writer(std::io::stderr).init();
-    }
-    Ok(())
-}
-
-async fn run(args: Args, surface: Surface) -> anyhow::Result<()> {
+async fn run(args: Args, surface: Surface, telemetry: &RunTelemetry) -> anyhow::Result<()> {
     // Before anything starts: what is asked of it from now on is done in order.
     let signals = Signals::new()?;
     let stop = CancellationToken::new();
     let (inputs, shown) = view::channel();
     let feed = Feed::new(inputs);
-    let control =
-        ControlPlane::start(args.directory.clone(), args.policies, feed.clone(), stop.clone()).await?;
+    let place = (args.directory.clone(), args.policies);
+    let control = ControlPlane::start(place, feed.clone(), telemetry.control_plane(), stop.clone()).await?;
     let routes = control.routes(&args.namespace)?;
     let providers = if args.provider {
         Some(Providers::start(&routes, &args.directory, args.scenario.as_deref()).await?)
@@ -160,7 +152,7 @@ async fn run(args: Args, surface: Surface) -> anyhow::Result<()> {
     for endpoint in providers.iter().flat_map(Providers::not_played) {
         feed.note(Level::Warning, "provider", endpoint.clone());
     }
-    let agents = Agents::start(&args, control.endpoint()?).await?;
+    let agents = Agents::start(&args, control.endpoint()?, telemetry).await?;
     for addresses in &agents.addresses {
         feed.note(Level::Info, "agent", addresses.clone());
     }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use http::{HeaderMap, Request, StatusCode};
+use http::{HeaderMap, HeaderName, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper_util::client::legacy::{Client as HyperClient, connect::HttpConnector};
@@ -77,6 +77,29 @@ impl Client {
     /// A chat call that is not streamed.
     pub(crate) async fn chat(&self, agent: SocketAddr, model: &str) -> Answer {
         self.send(openai(agent, model, false)).await
+    }
+
+    /// The same with more headers.
+    pub(crate) async fn chat_with(&self, agent: SocketAddr, model: &str, headers: &[(&str, &str)]) -> Answer {
+        let mut request = openai(agent, model, false);
+        for (name, value) in headers {
+            request.headers_mut().insert(HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
+        }
+        self.send(request).await
+    }
+
+    pub(crate) async fn post(
+        &self,
+        agent: SocketAddr,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &Value,
+    ) -> Answer {
+        let mut request = Request::post(format!("http://{agent}{path}"));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.send(request.body(Full::new(body.to_string().into())).unwrap()).await
     }
 
     pub(crate) async fn chat_stream(&self, agent: SocketAddr, model: &str) -> Stream {

@@ -13,4 +13,5 @@ mod scenario;
 mod secrets;
 mod serving;
 mod starts;
+mod telemetry;
 mod tls;

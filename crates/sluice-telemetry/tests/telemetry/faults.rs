@@ -5,8 +5,8 @@ use std::time::Duration;
 use sluice_telemetry::{Dropped, SHUTDOWN, Signal, Signals, Telemetry};
 use tokio::net::TcpListener;
 
-use crate::collector::{Collector, Mood};
 use crate::{assert_balanced, start, tracer, traces, until};
+use sluice_testkit::{Collector, Mood};
 
 const QUEUE: usize = 60;
 /// Traces of three spans: far more than the queue holds.
@@ -71,7 +71,7 @@ async fn a_port_that_accepts_and_says_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_reads_and_never_answers_is_given_up_after_the_timeout() {
-    let collector = Collector::start(Mood::Hangs).await;
+    let collector = Collector::start(Mood::Hangs).await.unwrap();
     let endpoint = format!("{}/v1/traces", collector.endpoint);
     let mut variables = towards(&endpoint, "http/protobuf");
     variables.extend([("OTEL_EXPORTER_OTLP_TIMEOUT", "50"), ("OTEL_BSP_EXPORT_TIMEOUT", "100")]);
@@ -87,7 +87,7 @@ async fn a_collector_that_reads_and_never_answers_is_given_up_after_the_timeout(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_collector_gets_what_it_can_take() {
-    let collector = Collector::start(Mood::Slow(Duration::from_millis(200))).await;
+    let collector = Collector::start(Mood::Slow(Duration::from_millis(200))).await.unwrap();
     let endpoint = format!("{}/v1/traces", collector.endpoint);
     let (telemetry, signals) = start(&towards(&endpoint, "http/protobuf"), "slow");
     flood(&signals);
@@ -97,7 +97,7 @@ async fn a_slow_collector_gets_what_it_can_take() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_may_be_asked_again_is_and_what_may_not_is_not() {
-    let collector = Collector::start(Mood::Refuses(503)).await;
+    let collector = Collector::start(Mood::Refuses(503)).await.unwrap();
     let endpoint = format!("{}/v1/traces", collector.endpoint);
     let (telemetry, signals) = start(&towards(&endpoint, "http/protobuf"), "again");
     traces(&tracer(&signals), 1);
@@ -115,7 +115,7 @@ async fn what_may_be_asked_again_is_and_what_may_not_is_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_without_the_tls_that_was_promised() {
-    let collector = Collector::start(Mood::Takes).await;
+    let collector = Collector::start(Mood::Takes).await.unwrap();
     for protocol in ["grpc", "http/protobuf"] {
         let endpoint = format!("{}/v1/traces", collector.endpoint.replace("http:", "https:"));
         let (telemetry, signals) = start(&towards(&endpoint, protocol), "plain");

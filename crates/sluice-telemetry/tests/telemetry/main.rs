@@ -1,7 +1,6 @@
 //! The crate against real collectors: Jaeger, and one of the tests' own that can be told to misbehave.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod collector;
 mod faults;
 mod jaeger;
 mod lines;

@@ -14,8 +14,8 @@ use sluice_telemetry::names::{event, log};
 use sluice_telemetry::{LogFormat, Logging, MetricSource, Page, Signal, SpanKind, subscriber};
 use tracing_subscriber::EnvFilter;
 
-use crate::collector::{Collector, Mood};
 use crate::{assert_balanced, start, tracer, traces, until};
+use sluice_testkit::{Collector, Mood};
 
 struct Source(Page);
 
@@ -35,7 +35,7 @@ fn text(attributes: &[KeyValue], key: &str) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_registry_is_exported_at_each_interval_and_at_the_end() {
-    let collector = Collector::start(Mood::Takes).await;
+    let collector = Collector::start(Mood::Takes).await.unwrap();
     let variables = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint.as_str()),
         ("OTEL_METRIC_EXPORT_INTERVAL", "20"),
@@ -65,7 +65,7 @@ async fn a_registry_is_exported_at_each_interval_and_at_the_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn transitions_and_refusals_are_log_records_and_nothing_else_is() {
-    let collector = Collector::start(Mood::Takes).await;
+    let collector = Collector::start(Mood::Takes).await.unwrap();
     let (telemetry, signals) =
         start(&[("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint.as_str())], "logging");
     let span = tracer(&signals).root(None, SpanKind::Server, "POST");
@@ -102,7 +102,7 @@ async fn transitions_and_refusals_are_log_records_and_nothing_else_is() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_carry_the_headers_that_were_asked_for() {
-    let collector = Collector::start(Mood::Takes).await;
+    let collector = Collector::start(Mood::Takes).await.unwrap();
     let variables = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint.as_str()),
         ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20token,x-scope=a"),
@@ -121,7 +121,7 @@ async fn requests_carry_the_headers_that_were_asked_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_that_is_off_is_not_sent() {
-    let collector = Collector::start(Mood::Takes).await;
+    let collector = Collector::start(Mood::Takes).await.unwrap();
     let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint.as_str());
     for off in [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")] {
         let (telemetry, signals) = start(&[endpoint, off], "off");

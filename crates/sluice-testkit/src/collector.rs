@@ -1,8 +1,9 @@
-//! A collector for OTLP over HTTP that keeps what it gets and can be told to misbehave.
+//! An OTLP collector over HTTP that keeps what it gets and can be told to misbehave.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Result;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -15,7 +16,7 @@ use tokio::task::JoinHandle;
 
 /// What it does with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mood {
+pub enum Mood {
     Takes,
     /// Reads the request and never answers.
     Hangs,
@@ -25,11 +26,13 @@ pub(crate) enum Mood {
     Refuses(u16),
 }
 
+/// One request.
 #[derive(Debug, Clone)]
-pub(crate) struct Received {
-    pub(crate) signal: String,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
+pub struct Received {
+    /// traces, metrics or logs
+    pub signal: String,
+    pub headers: HeaderMap,
+    pub body: Bytes,
 }
 
 #[derive(Debug)]
@@ -39,32 +42,45 @@ struct Inside {
     received: Vec<Received>,
 }
 
-pub(crate) struct Collector {
-    pub(crate) endpoint: String,
+/// A collector, ended when dropped.
+pub struct Collector {
+    /// For `OTEL_EXPORTER_OTLP_ENDPOINT`.
+    pub endpoint: String,
     inside: Arc<Mutex<Inside>>,
     serving: JoinHandle<()>,
 }
 
 impl Collector {
-    pub(crate) async fn start(mood: Mood) -> Self {
+    /// On a free port.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn start(mood: Mood) -> Result<Self> {
         let inside = Arc::new(Mutex::new(Inside { mood, asked: 0, received: Vec::new() }));
         let app = Router::new().route("/v1/{signal}", post(take)).with_state(inside.clone());
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let endpoint = format!("http://{}", listener.local_addr().unwrap());
-        let serving = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-        Self { endpoint, inside, serving }
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let endpoint = format!("http://{}", listener.local_addr()?);
+        let serving = tokio::spawn(async move {
+            // It ends with the test.
+            let _ = axum::serve(listener, app).await;
+        });
+        Ok(Self { endpoint, inside, serving })
     }
 
-    pub(crate) fn set(&self, mood: Mood) {
+    /// How it behaves from the next request on.
+    pub fn set(&self, mood: Mood) {
         self.inside.lock().mood = mood;
     }
 
     /// Requests so far, whatever became of them.
-    pub(crate) fn asked(&self) -> usize {
+    #[must_use]
+    pub fn asked(&self) -> usize {
         self.inside.lock().asked
     }
 
-    pub(crate) fn received(&self, signal: &str) -> Vec<Received> {
+    /// What it took of a signal, in order.
+    #[must_use]
+    pub fn received(&self, signal: &str) -> Vec<Received> {
         self.inside.lock().received.iter().filter(|one| one.signal == signal).cloned().collect()
     }
 }
@@ -91,7 +107,11 @@ async fn take(
         Mood::Hangs => std::future::pending().await,
         Mood::Slow(wait) => tokio::time::sleep(wait).await,
         Mood::Refuses(status) => {
-            return (StatusCode::from_u16(status).unwrap(), [("retry-after", "0")]).into_response();
+            return (
+                StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+                [("retry-after", "0")],
+            )
+                .into_response();
         }
     }
     inside.lock().received.push(Received { signal, headers, body });
