@@ -74,7 +74,7 @@ impl Attempt<'_> {
     pub(crate) async fn run(&self, mut grant: Grant) -> Ended {
         let started = self.shared.clock.now();
         let (body, hide_usage) = self.ask.body_for(&self.target.policy);
-        let Some(outgoing) = self.outgoing(body) else {
+        let Some(outgoing) = self.outgoing(body, &grant) else {
             grant.not_charged();
             return self.failed_to_send(grant, ConnectFailure::Protocol);
         };
@@ -115,22 +115,24 @@ impl Attempt<'_> {
         self.failed(flow, None)
     }
 
-    fn outgoing(&self, body: Bytes) -> Option<http::Request<http_body_util::Full<Bytes>>> {
-        let rules = &self.target.policy.rules;
+    fn outgoing(&self, body: Bytes, grant: &Grant) -> Option<http::Request<http_body_util::Full<Bytes>>> {
+        let streaming = &self.target.policy.rules.streaming.rules;
+        let mut outgoing = self.ask.outgoing_headers(self.shared.mark);
+        if streaming.propagate_trace {
+            headers::tell_trace(grant.span().context(), &self.ask.headers, &mut outgoing);
+        }
         request(
             self.target.origin.as_ref()?,
             &self.target.credential,
             Outgoing {
                 method: &self.ask.method,
                 uri: &self.ask.uri,
-                headers: self.ask.outgoing_headers(self.shared.mark),
+                headers: outgoing,
                 body,
                 exchange: self.exchange.id_header(),
                 attempt: fresh_id(self.shared),
                 keep_idempotency_key: !self.moved,
-                remaining: rules
-                    .streaming
-                    .rules
+                remaining: streaming
                     .propagate_deadline
                     .then(|| self.exchange.deadline.remaining(self.shared.clock.now())),
             },

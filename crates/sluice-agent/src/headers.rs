@@ -2,6 +2,7 @@
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use sluice_core::retry_after;
+use sluice_telemetry::{SpanContext, context};
 
 /// A request has no more headers than this, and 64 KiB of them.
 pub(crate) const MOST: usize = 100;
@@ -139,11 +140,19 @@ fn keep_sane_waits(headers: &mut HeaderMap, now: std::time::SystemTime) {
 pub(crate) fn strip_own(headers: &mut HeaderMap) {
     strip_family(headers);
     headers.remove("baggage");
-    headers.remove("traceparent");
-    headers.remove("tracestate");
+    headers.remove(context::TRACEPARENT);
+    headers.remove(context::TRACESTATE);
     headers.remove(header::HOST);
     headers.remove(header::CONTENT_LENGTH);
     headers.remove(header::EXPECT);
+}
+
+/// Names to the provider the trace that the attempt is part of: by its own span, or by the caller's where this agent
+/// makes none.
+pub(crate) fn tell_trace(own: Option<SpanContext>, received: &HeaderMap, headers: &mut HeaderMap) {
+    if let Some(span) = own.or_else(|| context::extract(received)) {
+        context::inject(&span, headers);
+    }
 }
 
 /// Takes away every credential that a caller can have sent.

@@ -123,6 +123,7 @@ fn traffic() -> Vec<(&'static str, Value)> {
         ("streaming.slowClientTimeout", text(d::streaming::SLOW_CLIENT)),
         ("streaming.bodyBytes", json!(d::streaming::BODY_BYTES)),
         ("streaming.deadlinePropagation", json!("None")),
+        ("streaming.tracePropagation", json!("None")),
         ("stateStore.onUnreachable", json!("LocalFallback")),
         ("stateStore.assumedAgents", json!(d::state_store::ASSUMED_AGENTS)),
         ("validation.repairs", json!(d::validation::REPAIRS)),

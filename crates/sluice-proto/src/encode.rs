@@ -299,7 +299,8 @@ fn retries(group: &Group<Retries>) -> v1::RetriesGroup {
 }
 
 fn streaming(group: &Group<Streaming>) -> v1::StreamingGroup {
-    let Streaming { buffer_bytes, slow_client, keep_alive, body_bytes, propagate_deadline } = group.rules;
+    let Streaming { buffer_bytes, slow_client, keep_alive, body_bytes, propagate_deadline, propagate_trace } =
+        group.rules;
     v1::StreamingGroup {
         origin: origin(group),
         buffer_bytes,
@@ -307,6 +308,7 @@ fn streaming(group: &Group<Streaming>) -> v1::StreamingGroup {
         keep_alive: keep_alive.map(duration),
         body_bytes,
         propagate_deadline,
+        propagate_trace,
     }
 }
 

@@ -27,19 +27,22 @@ pub enum Feature {
     RetryThrottling,
     /// `retries.adaptive`; withheld: the budget alone.
     AdaptiveThrottling,
+    /// `streaming.tracePropagation`; withheld: providers are told no trace.
+    TracePropagation,
 }
 
 /// What agents of this build carry out: they name exactly this in their hello.
 pub const SUPPORTED: &[Feature] = &Feature::ALL;
 
 impl Feature {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::ConcurrencyAimd,
         Self::DegradedStatic,
         Self::DegradedBackend,
         Self::SlowRelative,
         Self::RetryThrottling,
         Self::AdaptiveThrottling,
+        Self::TracePropagation,
     ];
 
     /// The name on the wire and in conditions.
@@ -52,6 +55,7 @@ impl Feature {
             Self::SlowRelative => "slow-relative",
             Self::RetryThrottling => "retry-throttling",
             Self::AdaptiveThrottling => "adaptive-throttling",
+            Self::TracePropagation => "trace-propagation",
         }
     }
 
@@ -81,6 +85,9 @@ impl Feature {
             }
             Self::AdaptiveThrottling => {
                 in_any_target(route, |rules| rules.retries.rules.adaptive_k_percent.take().is_some())
+            }
+            Self::TracePropagation => {
+                in_any_target(route, |rules| std::mem::take(&mut rules.streaming.rules.propagate_trace))
             }
         }
     }

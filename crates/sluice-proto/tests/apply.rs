@@ -191,12 +191,14 @@ fn what_an_agent_does_not_know_is_taken_out_and_named() {
         target.rules.breaker.rules.slow.relative_percent = None;
         target.rules.retries.rules.throttling = None;
         target.rules.retries.rules.adaptive_k_percent = None;
+        target.rules.streaming.rules.propagate_trace = true;
     }
     let before = route.clone();
     assert_eq!(feature::withhold(&mut route, &Feature::ALL.into_iter().collect()), []);
     assert_eq!(route, before);
     let withheld = feature::withhold(&mut route, &BTreeSet::new());
-    assert_eq!(withheld, [Feature::ConcurrencyAimd, Feature::DegradedStatic]);
+    assert_eq!(withheld, [Feature::ConcurrencyAimd, Feature::DegradedStatic, Feature::TracePropagation]);
+    assert!(route.targets.iter().all(|t| !t.rules.streaming.rules.propagate_trace));
     assert_eq!(route.degraded, Degraded::Reject);
     assert!(
         route.targets.iter().all(|t| matches!(t.rules.concurrency.rules, Concurrency::Fixed { limit: 32 }))

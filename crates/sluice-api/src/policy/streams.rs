@@ -97,6 +97,10 @@ pub struct Streaming {
 
     /// Whether the provider is told the remaining deadline: `Header` sends `x-sluice-timeout-ms` upstream.
     pub deadline_propagation: DeadlinePropagation,
+
+    /// Whether the provider is told the trace: `TraceContext` sends W3C `traceparent` and `tracestate` upstream, for
+    /// providers that you run yourself. `baggage` is never sent.
+    pub trace_propagation: TracePropagation,
 }
 
 impl Default for Streaming {
@@ -108,6 +112,7 @@ impl Default for Streaming {
             keep_alive: None,
             body_bytes: d::BODY_BYTES,
             deadline_propagation: DeadlinePropagation::None,
+            trace_propagation: TracePropagation::None,
         }
     }
 }
@@ -126,6 +131,16 @@ string_enum! {
         #[default]
         None = "None",
         Header = "Header",
+    }
+}
+
+string_enum! {
+    /// Whether the trace goes upstream.
+    #[derive(Default)]
+    pub enum TracePropagation {
+        #[default]
+        None = "None",
+        TraceContext = "TraceContext",
     }
 }
 

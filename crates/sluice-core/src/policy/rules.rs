@@ -374,6 +374,8 @@ pub struct Streaming {
     pub body_bytes: u64,
     /// Whether the remaining deadline goes upstream.
     pub propagate_deadline: bool,
+    /// Whether the attempt's trace goes upstream. Baggage never does.
+    pub propagate_trace: bool,
 }
 
 impl Default for Streaming {
@@ -385,6 +387,7 @@ impl Default for Streaming {
             keep_alive: None,
             body_bytes: d::BODY_BYTES,
             propagate_deadline: false,
+            propagate_trace: false,
         }
     }
 }

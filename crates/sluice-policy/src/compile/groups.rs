@@ -336,6 +336,7 @@ fn streaming(group: &api::Streaming) -> core::Streaming {
         keep_alive: group.keep_alive.map(|keep_alive| keep_alive.0),
         body_bytes: group.body_bytes,
         propagate_deadline: group.deadline_propagation == api::DeadlinePropagation::Header,
+        propagate_trace: group.trace_propagation == api::TracePropagation::TraceContext,
     }
 }
 

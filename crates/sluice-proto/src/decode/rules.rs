@@ -299,6 +299,7 @@ fn streaming(wire: v1::StreamingGroup) -> Result<Group<Streaming>, InvalidField>
         keep_alive: Field("keepAlive").optional_duration(wire.keep_alive)?,
         body_bytes: Field("bodyBytes").within_u64(wire.body_bytes, 0..=bounds::BODY_BYTES)?,
         propagate_deadline: wire.propagate_deadline,
+        propagate_trace: wire.propagate_trace,
     };
     ruled(wire.origin, streaming)
 }

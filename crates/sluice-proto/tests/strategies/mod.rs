@@ -381,13 +381,15 @@ fn retries() -> BoxedStrategy<Retries> {
 }
 
 fn streaming() -> BoxedStrategy<Streaming> {
-    (0..=bounds::BUFFER_BYTES, duration(), option::of(duration()), 0..=bounds::BODY_BYTES, any::<bool>())
-        .prop_map(|(buffer_bytes, slow_client, keep_alive, body_bytes, propagate_deadline)| Streaming {
+    let propagated = any::<(bool, bool)>();
+    (0..=bounds::BUFFER_BYTES, duration(), option::of(duration()), 0..=bounds::BODY_BYTES, propagated)
+        .prop_map(|(buffer_bytes, slow_client, keep_alive, body_bytes, propagated)| Streaming {
             buffer_bytes,
             slow_client,
             keep_alive,
             body_bytes,
-            propagate_deadline,
+            propagate_deadline: propagated.0,
+            propagate_trace: propagated.1,
         })
         .boxed()
 }
