@@ -5,6 +5,7 @@
 //! has another. Everything listens on loopback, everything started is ended by its id, and counts and times are
 //! bounded. `e2e/bench/run` prepares what is needed and calls this.
 
+mod collector;
 mod http;
 mod load;
 mod mock;
@@ -50,6 +51,9 @@ struct Args {
     /// Only these peers; direct is always there
     #[arg(long, value_delimiter = ',')]
     peers: Vec<Peer>,
+    /// What telemetry costs, and collectors that fail, in place of the other proxies
+    #[arg(long, conflicts_with = "peers")]
+    telemetry: bool,
     /// Where the record goes: latest.json and latest.md
     #[arg(long, default_value = "results")]
     out: PathBuf,
@@ -81,8 +85,14 @@ fn pin(core: usize) -> anyhow::Result<()> {
 async fn run(args: Args) -> anyhow::Result<()> {
     let (mock, upstream) = Mock::start().await?;
     let cores = Cores { load: args.load_core, peer: args.peer_core };
-    let chosen = |peer: &Peer| *peer == Peer::Direct || args.peers.is_empty() || args.peers.contains(peer);
-    let peers: Vec<Peer> = Peer::ALL.into_iter().filter(chosen).collect();
+    let peers: Vec<Peer> = if args.telemetry {
+        Peer::TELEMETRY.to_vec()
+    } else if args.peers.is_empty() {
+        Peer::BESIDE.to_vec()
+    } else {
+        let chosen = |peer: &Peer| *peer == Peer::Direct || args.peers.contains(peer);
+        Peer::ALL.into_iter().filter(chosen).collect()
+    };
     let mut rounds = Vec::new();
     for round in 1..=args.rounds {
         for peer in &peers {
@@ -151,6 +161,7 @@ async fn measure(
     figures.see_streams(&streams);
     if running.process.is_some() {
         figures.rss_idle_kib = Some(idle.rss_kib as f64);
+        figures.rss_loaded_kib = Some(usage(&subject)?.rss_kib as f64);
         mock.script.set(LONG);
         figures.kib_per_stream = Some(load::open_streams(&subject, OPEN_STREAMS).await?);
     }

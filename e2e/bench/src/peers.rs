@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
+use crate::collector::{Collector, Mood};
 use crate::process::{Process, free_port};
 use crate::redis::Redis;
 
@@ -23,10 +24,43 @@ pub enum Peer {
     Embedded,
     /// `sluice-agent` with its state in Redis on loopback.
     Redis,
+    /// `Embedded`, with traces at a ratio of 1 % to a collector that takes them.
+    Traced,
+    /// The same, every trace.
+    TracedAll,
+    /// Every trace, to a collector that is not there.
+    CollectorDown,
+    /// Every trace, to a collector that never answers.
+    CollectorHangs,
+    /// Every trace, to a collector that answers 503.
+    CollectorRefuses,
 }
 
 impl Peer {
-    pub const ALL: [Self; 5] = [Self::Direct, Self::Nginx, Self::Envoy, Self::Embedded, Self::Redis];
+    /// What is measured unless something else is asked for.
+    pub const BESIDE: [Self; 5] = [Self::Direct, Self::Nginx, Self::Envoy, Self::Embedded, Self::Redis];
+    /// What telemetry costs.
+    pub const TELEMETRY: [Self; 7] = [
+        Self::Direct,
+        Self::Embedded,
+        Self::Traced,
+        Self::TracedAll,
+        Self::CollectorDown,
+        Self::CollectorHangs,
+        Self::CollectorRefuses,
+    ];
+    pub const ALL: [Self; 10] = [
+        Self::Direct,
+        Self::Nginx,
+        Self::Envoy,
+        Self::Embedded,
+        Self::Redis,
+        Self::Traced,
+        Self::TracedAll,
+        Self::CollectorDown,
+        Self::CollectorHangs,
+        Self::CollectorRefuses,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -35,6 +69,23 @@ impl Peer {
             Self::Envoy => "Envoy",
             Self::Embedded => "Sluice, embedded",
             Self::Redis => "Sluice, Redis",
+            Self::Traced => "embedded, traces at 1 %",
+            Self::TracedAll => "embedded, every trace",
+            Self::CollectorDown => "every trace, collector down",
+            Self::CollectorHangs => "every trace, collector hangs",
+            Self::CollectorRefuses => "every trace, collector refuses",
+        }
+    }
+
+    /// The share of traces that is exported, and how the collector is; `None`: telemetry is off.
+    fn telemetry(self) -> Option<(&'static str, Mood)> {
+        match self {
+            Self::Traced => Some(("0.01", Mood::Takes)),
+            Self::TracedAll => Some(("1", Mood::Takes)),
+            Self::CollectorDown => Some(("1", Mood::Down)),
+            Self::CollectorHangs => Some(("1", Mood::Hangs)),
+            Self::CollectorRefuses => Some(("1", Mood::Refuses)),
+            Self::Direct | Self::Nginx | Self::Envoy | Self::Embedded | Self::Redis => None,
         }
     }
 }
@@ -59,6 +110,7 @@ pub struct Running {
     pub process: Option<Process>,
     pub redis: Option<Redis>,
     control: Option<Process>,
+    _collector: Option<Collector>,
     /// Its files; gone when it is.
     _directory: tempfile::TempDir,
 }
@@ -78,22 +130,46 @@ impl Running {
         let port = free_port().await?;
         let log = path.join("peer.log");
         let redis = if peer == Peer::Redis { Some(Redis::start(cores.load, path).await?) } else { None };
+        let collector = match peer.telemetry() {
+            Some((_, mood)) => Some(Collector::start(mood).await?),
+            None => None,
+        };
         let mut control = None;
         let line = match peer {
             Peer::Direct => {
-                return Ok(Self { port: upstream, process: None, redis, control, _directory: directory });
+                return Ok(Self {
+                    port: upstream,
+                    process: None,
+                    redis,
+                    control,
+                    _collector: collector,
+                    _directory: directory,
+                });
             }
             Peer::Nginx => nginx(programs, path, port, upstream)?,
             Peer::Envoy => envoy(programs, path, port, upstream)?,
-            Peer::Embedded | Peer::Redis => {
+            _ => {
                 let policies = free_port().await?;
                 control = Some(start_control(programs, path, policies, upstream, cores.load).await?);
-                agent(programs, port, free_port().await?, policies, redis.as_ref())
+                let mut line = Vec::new();
+                if let (Some((ratio, _)), Some(collector)) = (peer.telemetry(), &collector) {
+                    line = telemetry(ratio, collector.port);
+                }
+                line.extend(agent(programs, port, free_port().await?, policies, redis.as_ref()));
+                line
             }
         };
         let mut process = Process::start(peer.name(), cores.peer, &log, &line)?;
         process.listening(port, &log).await?;
-        Ok(Self { port, process: Some(process), redis, control, _directory: directory })
+        let running = Self {
+            port,
+            process: Some(process),
+            redis,
+            control,
+            _collector: collector,
+            _directory: directory,
+        };
+        Ok(running)
     }
 
     pub async fn stop(self) -> anyhow::Result<()> {
@@ -180,6 +256,17 @@ fn agent(programs: &Programs, port: u16, admin: u16, policies: u16, redis: Optio
         line.extend(["--redis".into(), redis.url()]);
     }
     line
+}
+
+/// The environment of an agent that exports traces, before its command.
+fn telemetry(ratio: &str, port: u16) -> Vec<String> {
+    let variables = [
+        format!("OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:{port}"),
+        "OTEL_TRACES_SAMPLER=traceidratio".to_owned(),
+        format!("OTEL_TRACES_SAMPLER_ARG={ratio}"),
+        "OTEL_METRIC_EXPORT_INTERVAL=5000".to_owned(),
+    ];
+    [vec!["env".to_owned()], variables.into()].concat()
 }
 
 /// Writes a configuration with its placeholders filled; returns its path.

@@ -34,6 +34,8 @@ pub struct Figures {
     pub chunk_cpu_us: f64,
     pub kib_per_stream: Option<f64>,
     pub rss_idle_kib: Option<f64>,
+    /// After the loads: what they left behind.
+    pub rss_loaded_kib: Option<f64>,
     /// Redis' CPU per EVALSHA, its time inside the script, and the round trip of one.
     pub redis_cpu_us: Option<f64>,
     pub redis_script_us: Option<f64>,
@@ -128,6 +130,7 @@ fn rows(rounds: &[Figures]) -> BTreeMap<Peer, Row> {
             chunk_cpu_us: of(|f| f.chunk_cpu_us),
             kib_per_stream: maybe(|f| f.kib_per_stream),
             rss_idle_kib: maybe(|f| f.rss_idle_kib),
+            rss_loaded_kib: maybe(|f| f.rss_loaded_kib),
             redis_cpu_us: maybe(|f| f.redis_cpu_us),
             redis_script_us: maybe(|f| f.redis_script_us),
             evalsha_p50_us: maybe(|f| f.evalsha_p50_us),
@@ -173,6 +176,24 @@ fn goals(rows: &BTreeMap<Peer, Row>) -> Vec<Goal> {
     let idle = embedded.and_then(|row| row.median.rss_idle_kib).map(|kib| kib / 1_024.0);
     goal("memory idle, embedded", "MiB", idle, Some(15.0));
     goal("Redis' CPU per EVALSHA", "µs", redis.and_then(|row| row.median.redis_cpu_us), Some(25.0));
+    let traced = row(Peer::Traced);
+    goal("CPU per exchange, traces at 1 %: 1.1 × off", "µs", cpu(traced, 1.0), cpu(embedded, 1.1));
+    let p50 = |row: Option<&Row>, share: f64| row.map(|row| row.median.p50_us * share);
+    let loaded = |row: Option<&Row>, share: f64| Some(row?.median.rss_loaded_kib? / 1_024.0 * share);
+    // A collector that fails is compared with one that takes everything.
+    let taken = row(Peer::TracedAll);
+    for (peer, of_p50, of_memory) in [
+        (Peer::CollectorDown, "p50, collector down: 1.1 × taking", "memory, collector down: 1.2 × taking"),
+        (Peer::CollectorHangs, "p50, collector hangs: 1.1 × taking", "memory, collector hangs: 1.2 × taking"),
+        (
+            Peer::CollectorRefuses,
+            "p50, collector refuses: 1.1 × taking",
+            "memory, collector refuses: 1.2 × taking",
+        ),
+    ] {
+        goal(of_p50, "µs", p50(row(peer), 1.0), p50(taken, 1.1));
+        goal(of_memory, "MiB", loaded(row(peer), 1.0), loaded(taken, 1.2));
+    }
     goals
 }
 
@@ -182,7 +203,7 @@ fn markdown(rows: &BTreeMap<Peer, Row>, goals: &[Goal], rounds: &[Figures]) -> S
     };
     let count = rounds.iter().filter(|figures| figures.peer == Peer::Direct).count();
     let mut text = format!("Medians of {count} rounds; {}.\n\n", machine());
-    text.push_str("| peer | added p50 / p99 µs | CPU µs per exchange flat out / paced | exchanges/s, 1 core (busy) | added event lag p50 / p99 µs | CPU µs per event | KiB per open stream | idle MiB |\n");
+    text.push_str("| peer | added p50 / p99 µs | CPU µs per exchange flat out / paced | exchanges/s, 1 core (busy) | added event lag p50 / p99 µs | CPU µs per event | KiB per open stream | MiB idle / loaded |\n");
     text.push_str("|---|---|---|---|---|---|---|---|\n");
     for (peer, row) in rows {
         let own = &row.median;
@@ -196,7 +217,7 @@ fn markdown(rows: &BTreeMap<Peer, Row>, goals: &[Goal], rounds: &[Figures]) -> S
         }
         let _ = writeln!(
             text,
-            "| {} | {:.0} / {:.0} | {:.1} / {:.1} | {:.0} ({:.0} %) | {:.0} / {:.0} | {:.1} | {} | {} |",
+            "| {} | {:.0} / {:.0} | {:.1} / {:.1} | {:.0} ({:.0} %) | {:.0} / {:.0} | {:.1} | {} | {} / {} |",
             peer.name(),
             row.added_p50_us,
             row.added_p99_us,
@@ -209,6 +230,7 @@ fn markdown(rows: &BTreeMap<Peer, Row>, goals: &[Goal], rounds: &[Figures]) -> S
             own.chunk_cpu_us,
             number(own.kib_per_stream, 1),
             number(own.rss_idle_kib.map(|kib| kib / 1_024.0), 1),
+            number(own.rss_loaded_kib.map(|kib| kib / 1_024.0), 1),
         );
     }
     if let Some(row) = rows.get(&Peer::Redis) {
