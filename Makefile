@@ -42,11 +42,13 @@ advisories: ## Known vulnerabilities (fetches the advisory database)
 arrows: ## Which crate may depend on which
 	$(CARGO) test -q -p sluice-testkit --test arrows
 
-generate: ## Write crds/ and docs/api.md from the code
+generate: ## Write crds/, docs/api.md, docs/metrics.md and the tables of docs/telemetry.md from the code
 	$(CARGO) run -q -p sluice-api --bin crdgen -- crds docs/api.md
+	$(CARGO) run -q -p sluice-telemetry --bin telemetry-docs -- docs/metrics.md docs/telemetry.md
 
-check-generated: ## Fail when crds/ or docs/api.md are stale
+check-generated: ## Fail when what `make generate` writes is stale
 	$(CARGO) run -q -p sluice-api --bin crdgen -- --check crds docs/api.md
+	$(CARGO) run -q -p sluice-telemetry --bin telemetry-docs -- --check docs/metrics.md docs/telemetry.md
 
 bench: ## Side-by-side measurements with nginx and Envoy; not a gate
 	e2e/bench/run
