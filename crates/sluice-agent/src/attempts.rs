@@ -58,6 +58,7 @@ async fn run_or_degrade(
         Ok(response) => return Ok(response),
         Err(unserved) => unserved,
     };
+    exchange.spans.unserved(unserved.attempts);
     if !unserved.may_degrade() {
         return Err(unserved);
     }

@@ -69,10 +69,9 @@ fn route(set: &PolicySet, policy: &Arc<RoutePolicy>, registry: &TargetRegistry, 
         .targets
         .iter()
         .map(|target| {
-            let label = format!("{name}/{}", target.name);
             let target = Arc::new(target.clone());
             let secret = |key: &SecretKey| set.secret(key).cloned();
-            Arc::new(registry.target(metrics, &label, target, &policy.models, secret))
+            Arc::new(registry.target(metrics, &name, target, &policy.models, secret))
         })
         .collect();
     Route { policy: policy.clone(), name, targets }

@@ -133,7 +133,6 @@ pub(crate) fn unserved(
     {
         return Ok(degraded);
     }
-    exchange.spans.unserved(unserved.attempts);
     let told = if unserved.passed_over_is_better() { None } else { unserved.failed.take() };
     let (refusal, decided) = match told {
         Some(Failed { answer: Some(answer), target, reason, outlook, .. }) => {

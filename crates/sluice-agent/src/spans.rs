@@ -265,23 +265,26 @@ impl Spans {
 
 /// What is the same for all exchanges that a target is part of, made once.
 pub(crate) struct TargetAttributes {
-    /// `namespace/route/target`
-    name: Arc<str>,
+    /// `namespace/name`
+    pub(crate) route: Arc<str>,
+    /// Within the route.
+    pub(crate) name: Arc<str>,
     of_attempts: Arc<[KeyValue]>,
 }
 
 impl TargetAttributes {
-    pub(crate) fn of(name: &str, policy: &TargetPolicy, origin: Option<&Origin>) -> Self {
-        let name: Arc<str> = name.into();
+    pub(crate) fn of(route: &Arc<str>, policy: &TargetPolicy, origin: Option<&Origin>) -> Self {
+        let (route, name) = (route.clone(), policy.name.clone());
         let mut attributes = vec![
             KeyValue::new(attribute::GEN_AI_PROVIDER_NAME, policy.provider.gen_ai_name()),
+            KeyValue::new(attribute::ROUTE, route.clone()),
             KeyValue::new(attribute::TARGET, name.clone()),
         ];
         if let Some(origin) = origin {
             attributes.push(KeyValue::new(attribute::SERVER_ADDRESS, Arc::<str>::from(origin.host())));
             attributes.push(KeyValue::new(attribute::SERVER_PORT, i64::from(origin.port())));
         }
-        Self { name, of_attempts: attributes.into() }
+        Self { route, name, of_attempts: attributes.into() }
     }
 
     fn name(&self) -> KeyValue {

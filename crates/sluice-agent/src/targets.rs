@@ -170,16 +170,16 @@ impl TargetRegistry {
     pub(crate) fn target(
         &self,
         metrics: &Metrics,
-        name: &str,
+        route: &Arc<str>,
         policy: Arc<TargetPolicy>,
         models: &[ModelPattern],
         secrets: impl Fn(&SecretKey) -> Option<SecretValue>,
     ) -> Target {
         let live = self.live(&policy);
-        let handles = self.handles(metrics, name, &policy, models);
+        let handles = self.handles(metrics, &format!("{route}/{}", policy.name), &policy, models);
         let origin = Origin::parse(&policy.endpoint);
         Target {
-            attributes: TargetAttributes::of(name, &policy, origin.as_ref()),
+            attributes: TargetAttributes::of(route, &policy, origin.as_ref()),
             origin,
             served_by: HeaderValue::from_str(&policy.name).unwrap_or_else(|_| HeaderValue::from_static("?")),
             credential: credential(&policy, secrets),

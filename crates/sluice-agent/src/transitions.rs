@@ -66,7 +66,7 @@ pub(crate) fn caused(
         span.keep(Keep::Transition);
     });
     if told.is_first(&target.policy.id, home, transition.epoch) {
-        span.scope(|| write_line(&target.metrics.name, transition));
+        span.scope(|| write_line(target, transition));
     }
 }
 
@@ -85,12 +85,13 @@ fn attributes(transition: &Transition) -> Vec<KeyValue> {
     ]
 }
 
-fn write_line(target: &str, transition: &Transition) {
+fn write_line(target: &Target, transition: &Transition) {
     tracing::event!(
         name: event::BREAKER_TRANSITION,
         target: log::TRANSITION,
         Level::INFO,
-        { attribute::TARGET } = target,
+        { attribute::ROUTE } = &*target.attributes.route,
+        { attribute::TARGET } = &*target.attributes.name,
         { attribute::BREAKER_FROM } = transition.from.as_str(),
         { attribute::BREAKER_TO } = transition.to.as_str(),
         { attribute::BREAKER_REASON } = transition.reason.as_str(),
@@ -106,7 +107,7 @@ fn write_line(target: &str, transition: &Transition) {
 /// A transition of this agent that is known by its publication so far.
 struct Waiting {
     until: Duration,
-    name: String,
+    target: Arc<Target>,
     event: TransitionEvent,
 }
 
@@ -138,7 +139,7 @@ fn tell_one(shared: &Shared, event: TransitionEvent) -> Option<Waiting> {
     let targets = policies.routes.iter().flat_map(|route| &route.targets);
     let mut named = targets.filter(|target| target.policy.id == event.target).peekable();
     // Routes may share a dependency: each of its names shows the state, one tells the transition.
-    let first = named.peek()?.metrics.clone();
+    let first = (*named.peek()?).clone();
     for target in named {
         target.metrics.see(shared.clock.now(), event.transition.to, event.open_for);
     }
@@ -146,7 +147,8 @@ fn tell_one(shared: &Shared, event: TransitionEvent) -> Option<Waiting> {
     if !event.made_here {
         tracing::event!(
             Level::DEBUG,
-            { attribute::TARGET } = first.name,
+            { attribute::ROUTE } = &*first.attributes.route,
+            { attribute::TARGET } = &*first.attributes.name,
             { attribute::BREAKER_FROM } = transition.from.as_str(),
             { attribute::BREAKER_TO } = transition.to.as_str(),
             { attribute::BREAKER_EPOCH } = transition.epoch,
@@ -154,10 +156,9 @@ fn tell_one(shared: &Shared, event: TransitionEvent) -> Option<Waiting> {
         );
         return None;
     }
-    first.transition(transition);
+    first.metrics.transition(transition);
     let grace = if shared.tracer.is_on() { REPLY_GRACE } else { Duration::ZERO };
-    let waiting =
-        Waiting { until: shared.clock.now().saturating_add(grace), name: first.name.clone(), event };
+    let waiting = Waiting { until: shared.clock.now().saturating_add(grace), target: first, event };
     if grace.is_zero() {
         tell_without_span(shared, &waiting);
         return None;
@@ -165,9 +166,9 @@ fn tell_one(shared: &Shared, event: TransitionEvent) -> Option<Waiting> {
     Some(waiting)
 }
 
-fn tell_without_span(shared: &Shared, Waiting { name, event, .. }: &Waiting) {
+fn tell_without_span(shared: &Shared, Waiting { target, event, .. }: &Waiting) {
     if shared.told.is_first(&event.target, event.home, event.transition.epoch) {
-        write_line(name, &event.transition);
+        write_line(target, &event.transition);
     }
 }
 

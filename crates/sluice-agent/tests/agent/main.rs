@@ -24,3 +24,4 @@ mod serving;
 mod slow_clients;
 mod store;
 mod streams;
+mod telemetry;
