@@ -128,12 +128,11 @@ impl CallMetrics {
         models: &[ModelPattern],
         families: Arc<CallFamilies>,
     ) -> Self {
-        let models = match &policy.model {
-            Some(own) => vec![Model::new(None, own)],
-            None => {
-                let of_route = models.iter().map(|one| Model::new(Some(one.clone()), &one.to_string()));
-                of_route.chain([Model::new(None, OTHER)]).collect()
-            }
+        let models = if let Some(own) = &policy.model {
+            vec![Model::new(None, own)]
+        } else {
+            let of_route = models.iter().map(|one| Model::new(Some(one.clone()), &one.to_string()));
+            of_route.chain([Model::new(None, OTHER)]).collect()
         };
         let provider = policy.provider.gen_ai_name();
         Self { name: name.into(), provider, models, families, series: Series::new() }

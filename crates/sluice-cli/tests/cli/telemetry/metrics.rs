@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use sluice_provider::{Behaviour, Provider, Scenario};
+use sluice_provider::{Behaviour, Counts, Provider, Scenario};
 use sluice_testkit::{Prometheus, RedisServer, prometheus};
 
 use super::incident::{Callers, QUICK};
@@ -34,42 +34,10 @@ fn control_plane(run: &Run) -> SocketAddr {
     address.parse().unwrap()
 }
 
-/// An outage from its beginning to its end, told by all three agents together.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_books_balance() {
-    let redis = RedisServer::start().unwrap();
-    let (primary, fallback) = (
-        Provider::start(Scenario::of(well())).await.unwrap(),
-        Provider::start(Scenario::of(well())).await.unwrap(),
-    );
-    let manifests = Manifests::empty();
-    let targets = [("primary", primary.addr()), ("fallback", fallback.addr())];
-    manifests.write("chat.yaml", &route("chat", "gpt-4o", &targets));
-    manifests.write("policy.yaml", QUICK);
-    let run = Run::start(&manifests.path(), &["--agents", "3", "--redis", &redis.url()]).await;
-    let control_plane = control_plane(&run);
-    let ports: Vec<u16> = run.admins.iter().chain([&control_plane]).map(SocketAddr::port).collect();
-    let prometheus = Prometheus::start(&ports).unwrap();
-    prometheus.wait_for_sum("up", |up| up as usize == ports.len()).unwrap();
-
-    let callers = Callers::start(&run.agents);
-    eventually("some calls that went well", async || (primary.stats().total.completed >= 12).then_some(()))
-        .await;
-    primary.set_behaviour(Behaviour::status(500));
-    run.line(&[" breaker ", "primary", "closed->open"]).await;
-    prometheus
-        .wait_for_sum("max(llm_circuit_breaker_state{name='default/chat/primary'})", |state| state >= 1.0)
-        .unwrap();
-    primary.set_behaviour(well());
-    run.line(&[" breaker ", "primary", "half-open->closed"]).await;
-    let calls = callers.stopped().await;
-    until_settled(&run).await;
-
-    let (first, second) = (primary.stats().total, fallback.stats().total);
-    let transitions = run.lines_with(&[" breaker "]).len() as u64;
-    assert!(first.status(500) >= 3 && second.completed > 0 && transitions >= 3, "{first:?} {second:?}");
+/// What Prometheus is asked, and what was counted: by the callers, by the two providers, by the printed lines.
+fn books(calls: u64, first: &Counts, second: &Counts, transitions: u64) -> Vec<(String, u64)> {
     let of_primary = "name='default/chat/primary'";
-    let books = [
+    vec![
         // Each call was one exchange; each asked the primary, unless its breaker said no.
         ("sluice_exchanges_total".to_owned(), calls),
         (format!("sluice_attempts_total{{{of_primary}}}"), first.started),
@@ -116,8 +84,44 @@ async fn the_books_balance() {
         ("sluice_refusals_total".to_owned(), 0),
         ("sluice_control_plane_agents{state='in-sync'}".to_owned(), 3),
         ("sluice_control_plane_rejected_routes_total".to_owned(), 0),
-    ];
-    for (query, counted) in books {
+    ]
+}
+
+/// An outage from its beginning to its end, told by all three agents together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_books_balance() {
+    let redis = RedisServer::start().unwrap();
+    let (primary, fallback) = (
+        Provider::start(Scenario::of(well())).await.unwrap(),
+        Provider::start(Scenario::of(well())).await.unwrap(),
+    );
+    let manifests = Manifests::empty();
+    let targets = [("primary", primary.addr()), ("fallback", fallback.addr())];
+    manifests.write("chat.yaml", &route("chat", "gpt-4o", &targets));
+    manifests.write("policy.yaml", QUICK);
+    let run = Run::start(&manifests.path(), &["--agents", "3", "--redis", &redis.url()]).await;
+    let control_plane = control_plane(&run);
+    let ports: Vec<u16> = run.admins.iter().chain([&control_plane]).map(SocketAddr::port).collect();
+    let prometheus = Prometheus::start(&ports).unwrap();
+    prometheus.wait_for_sum("up", |up| up as usize == ports.len()).unwrap();
+
+    let callers = Callers::start(&run.agents);
+    eventually("some calls that went well", async || (primary.stats().total.completed >= 12).then_some(()))
+        .await;
+    primary.set_behaviour(Behaviour::status(500));
+    run.line(&[" breaker ", "primary", "closed->open"]).await;
+    prometheus
+        .wait_for_sum("max(llm_circuit_breaker_state{name='default/chat/primary'})", |state| state >= 1.0)
+        .unwrap();
+    primary.set_behaviour(well());
+    run.line(&[" breaker ", "primary", "half-open->closed"]).await;
+    let calls = callers.stopped().await;
+    until_settled(&run).await;
+
+    let (first, second) = (primary.stats().total, fallback.stats().total);
+    let transitions = run.lines_with(&[" breaker "]).len() as u64;
+    assert!(first.status(500) >= 3 && second.completed > 0 && transitions >= 3, "{first:?} {second:?}");
+    for (query, counted) in books(calls, &first, &second, transitions) {
         let found = prometheus.wait_for_sum(&query, |sum| sum.round() as u64 == counted);
         found.unwrap_or_else(|error| panic!("{query} is not {counted}: {error:#}"));
     }

@@ -107,7 +107,11 @@ fn assert_the_incident_is_told(spans: &[JaegerSpan], printed: &[(String, String)
     let opened = made(&told, "closed", "open");
     assert_eq!(opened.len(), 1);
     let opened = opened[0];
-    assert_eq!((opened.tag("span.kind"), opened.tag(a::TARGET)), ("client", "default/chat/primary"), "{opened:#?}");
+    assert_eq!(
+        (opened.tag("span.kind"), opened.tag(a::TARGET)),
+        ("client", "default/chat/primary"),
+        "{opened:#?}"
+    );
     let server = root(spans, opened);
     assert_eq!(server.tag("span.kind"), "server");
     assert_ne!(server.span_id, opened.span_id);
