@@ -1,8 +1,10 @@
 //! An OTLP collector as the agent finds it on good days and bad ones: it takes everything, it never answers, or
 //! it refuses. It runs beside the load, so that its work is not the peer's.
 
+use std::net::Ipv4Addr;
+
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::{JoinHandle, spawn_local};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,22 +21,28 @@ pub enum Mood {
 /// Ends with its holder.
 pub struct Collector {
     pub port: u16,
+    #[allow(dead_code, reason = "held for its port")]
+    held: Option<TcpSocket>,
     serving: Option<JoinHandle<()>>,
 }
 
 impl Collector {
-    pub async fn start(mood: Mood) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let port = listener.local_addr()?.port();
-        let serving = (mood != Mood::Down).then(|| {
-            spawn_local(async move {
-                while let Ok((stream, _)) = listener.accept().await {
-                    // An exporter that goes away ends its connection, and that is all.
-                    spawn_local(async move { serve(stream, mood).await });
-                }
-            })
-        });
-        Ok(Self { port, serving })
+    pub fn start(mood: Mood) -> anyhow::Result<Self> {
+        // Bound and not listening: nobody else gets the port, and whoever connects is refused.
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
+        let port = socket.local_addr()?.port();
+        if mood == Mood::Down {
+            return Ok(Self { port, held: Some(socket), serving: None });
+        }
+        let listener = socket.listen(64)?;
+        let serving = Some(spawn_local(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                // An exporter that goes away ends its connection, and that is all.
+                spawn_local(async move { serve(stream, mood).await });
+            }
+        }));
+        Ok(Self { port, held: None, serving })
     }
 }
 

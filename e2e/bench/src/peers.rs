@@ -131,7 +131,7 @@ impl Running {
         let log = path.join("peer.log");
         let redis = if peer == Peer::Redis { Some(Redis::start(cores.load, path).await?) } else { None };
         let collector = match peer.telemetry() {
-            Some((_, mood)) => Some(Collector::start(mood).await?),
+            Some((_, mood)) => Some(Collector::start(mood)?),
             None => None,
         };
         let mut control = None;
