@@ -21,8 +21,7 @@ pub enum Mood {
 /// Ends with its holder.
 pub struct Collector {
     pub port: u16,
-    #[allow(dead_code, reason = "held for its port")]
-    held: Option<TcpSocket>,
+    _held: Option<TcpSocket>,
     serving: Option<JoinHandle<()>>,
 }
 
@@ -33,7 +32,7 @@ impl Collector {
         socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
         let port = socket.local_addr()?.port();
         if mood == Mood::Down {
-            return Ok(Self { port, held: Some(socket), serving: None });
+            return Ok(Self { port, _held: Some(socket), serving: None });
         }
         let listener = socket.listen(64)?;
         let serving = Some(spawn_local(async move {
@@ -42,7 +41,7 @@ impl Collector {
                 spawn_local(async move { serve(stream, mood).await });
             }
         }));
-        Ok(Self { port, held: None, serving })
+        Ok(Self { port, _held: None, serving })
     }
 }
 
