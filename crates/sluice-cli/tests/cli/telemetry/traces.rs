@@ -108,8 +108,8 @@ fn assert_the_incident_is_told(spans: &[JaegerSpan], printed: &[(String, String)
     assert_eq!(opened.len(), 1);
     let opened = opened[0];
     assert_eq!(
-        (opened.tag("span.kind"), opened.tag(a::TARGET)),
-        ("client", "default/chat/primary"),
+        (opened.tag("span.kind"), opened.tag(a::ROUTE), opened.tag(a::TARGET)),
+        ("client", "default/chat", "primary"),
         "{opened:#?}"
     );
     let server = root(spans, opened);
