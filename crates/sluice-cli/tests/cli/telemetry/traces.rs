@@ -107,11 +107,8 @@ fn assert_the_incident_is_told(spans: &[JaegerSpan], printed: &[(String, String)
     let opened = made(&told, "closed", "open");
     assert_eq!(opened.len(), 1);
     let opened = opened[0];
-    assert_eq!(
-        (opened.tag("span.kind"), opened.tag(a::ROUTE), opened.tag(a::TARGET)),
-        ("client", "default/chat", "primary"),
-        "{opened:#?}"
-    );
+    let (kind, route, target) = (opened.tag("span.kind"), opened.tag(a::ROUTE), opened.tag(a::TARGET));
+    assert_eq!((kind, route, target), ("client", "default/chat", "primary"), "{opened:#?}");
     let server = root(spans, opened);
     assert_eq!(server.tag("span.kind"), "server");
     assert_ne!(server.span_id, opened.span_id);
