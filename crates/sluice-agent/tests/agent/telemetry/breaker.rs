@@ -6,7 +6,9 @@ use std::time::Duration;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use sluice_core::policy::{TargetPolicy, WireFormat};
 use sluice_provider::{Provider, Scenario};
-use sluice_testkit::RedisServer;
+use sluice_state::RedisConfig;
+use sluice_state::store::Shared;
+use sluice_testkit::{CountingProxy, ProxyMode, RedisServer};
 
 use super::{Bench, NOTHING, RATIO, Told};
 use crate::fleet::shared;
@@ -168,8 +170,47 @@ async fn over_three_agents_each_transition_is_told_once() {
         world.until_idle().await;
     }
     outage(&bench.worlds, &primary).await;
+    // What its publication would tell a second time is told by then.
+    tokio::time::sleep(ms(2_200)).await;
     let told = bench.end().await;
     assert_the_life_is_told(&told, 3);
+}
+
+/// The reply to the admission that half-opens the breaker comes too late for its exchange, which goes on with the
+/// agent's own breaker. The publication is all that is left to tell of the shared one.
+#[tokio::test]
+async fn a_transition_whose_reply_is_lost_is_told_all_the_same() {
+    let redis = RedisServer::start().unwrap();
+    let proxy = CountingProxy::start(redis.port()).await.unwrap();
+    let primary = provider("default: {status: 500}").await;
+    let mut bench = Bench::start(&[("OTEL_BLRP_SCHEDULE_DELAY", "20")]).await;
+    let routes = vec![route(WireFormat::OpenAi, vec![quick(target("primary", &primary, 0))])];
+    let through = Shared::Redis(RedisConfig { url: proxy.url(), ..RedisConfig::default() });
+    let world = bench.agent(routes, through, |_| {}).await;
+    world.until("connected", |state| state.store.reachable).await;
+    while world.target("primary").await.breaker.state == "closed" {
+        world.chat().await;
+        world.until_idle().await;
+    }
+    until(world, "awaiting-probe").await;
+    proxy.set_mode(ProxyMode::Delay(ms(100)));
+    world.chat().await;
+    proxy.set_mode(ProxyMode::Pass);
+    let half_open = |bench: &Bench| -> Vec<bool> {
+        let records = bench.records();
+        let to = records.iter().filter(|record| record.tag("sluice.breaker.to") == "half-open");
+        to.map(|record| record.trace.is_empty()).collect()
+    };
+    let told = async {
+        while !half_open(&bench).contains(&true) {
+            tokio::time::sleep(ms(10)).await;
+        }
+    };
+    tokio::time::timeout(crate::harness::PATIENCE, told).await.unwrap();
+    let mut both = half_open(&bench);
+    both.sort_unstable();
+    assert_eq!(both, [false, true], "the own breaker's on its attempt, the shared one's without");
+    bench.end().await;
 }
 
 #[tokio::test]

@@ -118,6 +118,15 @@ impl Bench {
         self.worlds.last().unwrap()
     }
 
+    /// The log records that have arrived.
+    fn records(&self) -> Vec<Record> {
+        let requests = self.collector.received("logs").into_iter();
+        let requests = requests.map(|request| ExportLogsServiceRequest::decode(request.body).unwrap());
+        let scopes =
+            requests.flat_map(|request| request.resource_logs).flat_map(|resource| resource.scope_logs);
+        scopes.flat_map(|scope| scope.log_records).map(Record::of).collect()
+    }
+
     /// Ends the agents and the exporters: what has not arrived then never will.
     async fn end(mut self) -> Told {
         for world in std::mem::take(&mut self.worlds) {
@@ -135,12 +144,8 @@ impl Bench {
         let exchanges: BTreeSet<_> =
             told.of_kind(SpanKind::Server).iter().map(|span| span.trace.clone()).collect();
         told.others = told.spans.extract_if(.., |span| !exchanges.contains(&span.trace)).count();
-        for request in self.collector.received("logs") {
-            told.bytes.extend_from_slice(&request.body);
-            let request = ExportLogsServiceRequest::decode(request.body).unwrap();
-            let scopes = request.resource_logs.into_iter().flat_map(|resource| resource.scope_logs);
-            told.records.extend(scopes.flat_map(|scope| scope.log_records).map(Record::of));
-        }
+        told.records = self.records();
+        told.bytes.extend(self.collector.received("logs").into_iter().flat_map(|request| request.body));
         // The books balance: everything that was sent arrived, and nothing was given up.
         let books = self.signals.books();
         assert_eq!(books.exported(Signal::Traces), (told.spans.len() + told.others) as u64);
