@@ -63,6 +63,20 @@ pub(crate) fn optional_between(field: &str, min: Duration, max: Duration) -> Val
     rule
 }
 
+/// One duration is at most another, where both are written; `field` is the one that an error points at.
+///
+/// A value that is not written never contradicts: it gives way, when the policy is compiled. So neither of the two
+/// has a default in the schema, where it would look like something written, and would stay when the other changes.
+pub(crate) fn not_longer(shorter: &str, longer: &str, field: &str, message: &str) -> Value {
+    let order = format!("duration(self.{shorter}) <= duration(self.{longer})");
+    rule(field, format!("{} || {order}", unwritten(&[shorter, longer])), message)
+}
+
+/// Whether one of the fields is absent.
+pub(crate) fn unwritten(fields: &[&str]) -> String {
+    fields.iter().map(|field| format!("!has(self.{field})")).collect::<Vec<_>>().join(" || ")
+}
+
 /// A union: `type` names the one member that is present. `members` are pairs of a value of `type` and the
 /// member it needs; `None`: it has none.
 pub(crate) fn union(members: &[(&str, Option<&str>)]) -> Vec<Value> {

@@ -275,8 +275,8 @@ fn problems_are_rendered_in_one_line() {
         .unwrap();
     assert_eq!(
         problems(&file, &text)[0].to_string(),
-        "policy-deadlines-stall-over-total.yaml:10: ReliabilityPolicy/chat: spec.deadlines.stall: \"90s\": stall (20s when \
-         absent) must not be longer than total — set a shorter stall or a longer total"
+        "policy-deadlines-stall-over-total.yaml:10: ReliabilityPolicy/chat: spec.deadlines.stall: \"90s\": stall must not be \
+         longer than total — set a shorter stall or a longer total"
     );
 }
 

@@ -45,7 +45,6 @@ fn of_routes() {
     expect(
         &spec(Kind::ModelRoute),
         &[
-            ("format", json!("OpenAI")),
             ("lanes.default", json!("Interactive")),
             ("otherPaths", json!("Refuse")),
             ("targetHeader", json!("Ignore")),
@@ -58,23 +57,13 @@ fn of_routes() {
 fn protection() -> Vec<(&'static str, Value)> {
     vec![
         ("mode", json!("Enforce")),
-        ("deadlines.firstToken", text(d::deadlines::FIRST_TOKEN)),
-        ("deadlines.total", text(d::deadlines::TOTAL)),
-        ("deadlines.stall", text(d::deadlines::STALL)),
-        ("deadlines.maxSilence", text(d::deadlines::MAX_SILENCE)),
-        ("breaker.window.time.span", text(d::breaker::WINDOW)),
-        ("breaker.window.time.buckets", json!(d::breaker::WINDOW_BUCKETS)),
-        ("breaker.window.count.calls", json!(d::breaker::WINDOW_CALLS)),
-        ("breaker.minimumCalls", json!(d::breaker::MINIMUM_CALLS)),
         ("breaker.failurePercent", json!(d::breaker::FAILURE_PERCENT)),
         ("breaker.slow.percent", json!(d::breaker::SLOW_PERCENT)),
         ("breaker.slow.countAs", json!("Slow")),
         ("breaker.stallPercent", json!(d::breaker::STALL_PERCENT)),
         ("breaker.consecutiveFailures", json!(d::breaker::CONSECUTIVE_FAILURES)),
-        ("breaker.cooldown.base", text(d::breaker::COOLDOWN)),
         ("breaker.cooldown.jitterPercent", json!(d::breaker::COOLDOWN_JITTER_PERCENT)),
         ("breaker.cooldown.growthPercent", json!(d::breaker::COOLDOWN_GROWTH_PERCENT)),
-        ("breaker.cooldown.max", text(d::breaker::COOLDOWN_MAX)),
         ("breaker.probes.concurrency", json!(d::breaker::PROBE_CONCURRENCY)),
         ("breaker.probes.successes", json!(d::breaker::PROBE_SUCCESSES)),
         ("breaker.ramp.duration", text(d::breaker::RAMP)),
@@ -82,7 +71,6 @@ fn protection() -> Vec<(&'static str, Value)> {
         ("quota.defaultMaxOutputTokens", json!(d::quota::MAX_OUTPUT_TOKENS)),
         ("quota.tenants[].reservedPercent", json!(0)),
         ("quota.tenants[].weight", json!(d::quota::TENANT_WEIGHT)),
-        ("quota.pushback.maxPause", text(d::quota::PAUSE_MAX)),
         ("quota.pushback.shrinkPercent", json!(d::quota::SHRINK_PERCENT)),
         ("quota.pushback.floorPercent", json!(d::quota::FLOOR_PERCENT)),
         ("quota.pushback.recoveryPercentPerSecond", json!(d::quota::RECOVERY_PERCENT_PER_SECOND)),
@@ -92,28 +80,15 @@ fn protection() -> Vec<(&'static str, Value)> {
 
 fn traffic() -> Vec<(&'static str, Value)> {
     vec![
-        ("concurrency.aimd.initial", json!(d::concurrency::INITIAL)),
-        ("concurrency.aimd.min", json!(d::concurrency::MIN)),
-        ("concurrency.aimd.max", json!(d::concurrency::MAX)),
-        ("concurrency.gradient.initial", json!(d::concurrency::INITIAL)),
-        ("concurrency.gradient.min", json!(d::concurrency::MIN)),
-        ("concurrency.gradient.max", json!(d::concurrency::MAX)),
-        ("concurrency.vegas.initial", json!(d::concurrency::INITIAL)),
-        ("concurrency.vegas.min", json!(d::concurrency::MIN)),
-        ("concurrency.vegas.max", json!(d::concurrency::MAX)),
         ("concurrency.fixed.limit", json!(d::concurrency::FIXED_LIMIT)),
         ("concurrency.aimd.ttftTarget", text(d::concurrency::TTFT_TARGET)),
         ("concurrency.aimd.decreasePercent", json!(d::concurrency::DECREASE_PERCENT)),
         ("concurrency.aimd.decreaseInterval", text(d::concurrency::DECREASE_INTERVAL)),
         ("concurrency.gradient.tolerancePercent", json!(d::concurrency::GRADIENT_TOLERANCE_PERCENT)),
         ("concurrency.gradient.smoothingPercent", json!(d::concurrency::GRADIENT_SMOOTHING_PERCENT)),
-        ("concurrency.vegas.alpha", json!(d::concurrency::VEGAS_ALPHA)),
-        ("concurrency.vegas.beta", json!(d::concurrency::VEGAS_BETA)),
         ("queue.lanes[].maxLength", json!(d::queue::MAX_LENGTH)),
         ("queue.lanes[].maxWait", text(d::queue::MAX_WAIT)),
         ("retries.maxAttempts", json!(d::retries::MAX_ATTEMPTS)),
-        ("retries.backoff.base", text(d::retries::BACKOFF_BASE)),
-        ("retries.backoff.max", text(d::retries::BACKOFF_MAX)),
         ("retries.budgetPercent", json!(d::retries::BUDGET_PERCENT)),
         ("retries.retryAfterMax", text(d::retries::RETRY_AFTER_MAX)),
         ("retries.throttling.maxTokens", json!(d::retries::THROTTLING_MAX_TOKENS)),
@@ -137,40 +112,80 @@ fn of_policies() {
     expect(&spec(Kind::ReliabilityPolicy), &[protection(), traffic()].concat());
 }
 
-/// The defaults of whole objects are those of their fields, but for what has no default of its own.
+/// Defaults that give way to what is written are not in the schema: an API server would store them as if written.
+/// Their descriptions say them.
+fn that_give_way() -> Vec<(String, Value)> {
+    let ranges = ["aimd", "gradient", "vegas"].into_iter().flat_map(|limiter| {
+        [("initial", d::concurrency::INITIAL), ("min", d::concurrency::MIN), ("max", d::concurrency::MAX)]
+            .map(|(field, default)| (format!("concurrency.{limiter}.{field}"), json!(default)))
+    });
+    let others = [
+        ("deadlines.firstToken", text(d::deadlines::FIRST_TOKEN)),
+        ("deadlines.total", text(d::deadlines::TOTAL)),
+        ("deadlines.stall", text(d::deadlines::STALL)),
+        ("deadlines.maxSilence", text(d::deadlines::MAX_SILENCE)),
+        ("breaker.window.time.span", text(d::breaker::WINDOW)),
+        ("breaker.window.time.buckets", json!(d::breaker::WINDOW_BUCKETS)),
+        ("breaker.window.count.calls", json!(d::breaker::WINDOW_CALLS)),
+        ("breaker.minimumCalls", json!(d::breaker::MINIMUM_CALLS)),
+        ("breaker.slow.ttft", text(d::breaker::SLOW_TTFT)),
+        ("breaker.cooldown.base", text(d::breaker::COOLDOWN)),
+        ("breaker.cooldown.max", text(d::breaker::COOLDOWN_MAX)),
+        ("quota.pushback.maxPause", text(d::quota::PAUSE_MAX)),
+        ("quota.pushback.defaultPause", text(d::quota::PAUSE)),
+        ("concurrency.vegas.alpha", json!(d::concurrency::VEGAS_ALPHA)),
+        ("concurrency.vegas.beta", json!(d::concurrency::VEGAS_BETA)),
+        ("retries.backoff.base", text(d::retries::BACKOFF_BASE)),
+        ("retries.backoff.max", text(d::retries::BACKOFF_MAX)),
+    ];
+    ranges.chain(others.map(|(path, default)| (path.to_owned(), default))).collect()
+}
+
+#[test]
+fn that_give_way_are_told_and_not_stored() {
+    let spec = &Kind::ReliabilityPolicy.schema()["properties"]["spec"];
+    let field = |path: &str| path.split('.').fold(spec, |schema, name| &schema["properties"][name]);
+    for (path, default) in that_give_way() {
+        assert_eq!(field(&path)["default"], Value::Null, "{path}");
+        let said = field(&path)["description"].as_str().unwrap_or_else(|| panic!("{path} is no field"));
+        let default = default.as_str().map_or_else(|| default.to_string(), str::to_owned);
+        assert!(said.contains(&format!("absent: {default}, or ")), "{path}: {default}: {said}");
+    }
+    let share = &field("queue.lanes")["items"]["properties"]["sharePercent"];
+    assert_eq!(share["default"], Value::Null);
+    let said = share["description"].as_str().unwrap();
+    for (lane, default) in [
+        ("Interactive", d::queue::INTERACTIVE_PERCENT),
+        ("Agent", d::queue::AGENT_PERCENT),
+        ("Background", d::queue::BACKGROUND_PERCENT),
+    ] {
+        assert!(said.contains(&format!("{default} for {lane}")), "{said}");
+    }
+}
+
+/// The defaults of whole objects are those of their fields. What must agree with something else in the group has
+/// none, or a later edit would meet what nobody wrote.
 #[test]
 fn of_objects() {
     let spec = &Kind::ReliabilityPolicy.schema()["properties"]["spec"]["properties"];
-    let breaker = &spec["breaker"]["properties"];
-    assert_eq!(
-        breaker["slow"]["default"],
-        json!({ "percent": d::breaker::SLOW_PERCENT, "ttft": format_duration(d::breaker::SLOW_TTFT), "countAs": "Slow" })
-    );
-    assert_eq!(
-        breaker["window"]["default"],
-        json!({ "type": "Time", "time": { "span": format_duration(d::breaker::WINDOW), "buckets": d::breaker::WINDOW_BUCKETS } })
-    );
-    let lane = |name: &str, share: u32| {
-        json!({
-            "name": name, "sharePercent": share, "maxLength": d::queue::MAX_LENGTH,
-            "maxWait": format_duration(d::queue::MAX_WAIT),
-        })
-    };
-    assert_eq!(
-        spec["queue"]["properties"]["lanes"]["default"],
-        json!([
-            lane("Interactive", d::queue::INTERACTIVE_PERCENT),
-            lane("Agent", d::queue::AGENT_PERCENT),
-            lane("Background", d::queue::BACKGROUND_PERCENT),
-        ])
-    );
-    for object in ["cooldown", "probes", "ramp"] {
-        let fields: serde_json::Map<String, Value> = breaker[object]["properties"]
+    for (group, without) in [("breaker", "window"), ("breaker", "slow"), ("queue", "lanes")] {
+        assert_eq!(spec[group]["properties"][without]["default"], Value::Null, "{group}.{without}");
+    }
+    for (group, object) in [
+        ("breaker", "cooldown"),
+        ("breaker", "probes"),
+        ("breaker", "ramp"),
+        ("quota", "pushback"),
+        ("retries", "backoff"),
+    ] {
+        let schema = &spec[group]["properties"][object];
+        let fields: serde_json::Map<String, Value> = schema["properties"]
             .as_object()
             .unwrap()
             .iter()
+            .filter(|(_, field)| !field["default"].is_null())
             .map(|(name, field)| (name.clone(), field["default"].clone()))
             .collect();
-        assert_eq!(breaker[object]["default"], Value::Object(fields), "{object}");
+        assert_eq!(schema["default"], Value::Object(fields), "{object}");
     }
 }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use resources::{NOW_MS, broken_route, index, key, policy, policy_of, route, route_of, route_spec, secret};
-use sluice_core::policy::{Concurrency, Lane, Mode, ModelPattern, ObjectKind, RoutePolicy, Rules, SecretKey};
+use sluice_core::policy::{
+    Concurrency, Lane, Mode, ModelPattern, ObjectKind, RoutePolicy, Rules, SecretKey, WireFormat,
+};
 use sluice_policy::compile::{AncestorReport, Compiled, Scope};
 use sluice_policy::conditions::{Draft, Status};
 use sluice_policy::{Index, compile};
@@ -324,11 +326,33 @@ fn what_is_not_written_gives_way_to_what_is() {
     assert_eq!(pauses("pushback: {maxPause: 2s}"), (2, 2));
     assert_eq!(pauses("pushback: {maxPause: 9s}"), (5, 9));
     assert_eq!(pauses("pushback: {maxPause: 9s, defaultPause: 7s}"), (7, 9));
+    assert_eq!(pauses("pushback: {defaultPause: 10m}"), (600, 600));
     // A rate of nothing admits nothing, not one bucket full of it.
     for group in ["tokensPerMinute: 0", "tokensPerMinute: 0, burstTokens: 1000"] {
         let quota = quota(group);
         assert_eq!((quota.tokens_per_minute, quota.burst_tokens), (Some(0), 0), "{group}");
     }
+}
+
+#[test]
+fn without_any_threshold_slow_is_what_is_built_in() {
+    let slow = |group: &str| {
+        let group = format!("breaker: {{slow: {{{group}}}}}");
+        let index = index(vec![route("chat", 9)], vec![policy("p", 5, CHAT, &group)]);
+        let slow = rules(&index, "chat", "primary").breaker.rules.slow;
+        (slow.percent, slow.ttft.map(|ttft| ttft.as_secs()), slow.relative_percent)
+    };
+    assert_eq!(slow("percent: 80"), (80, Some(5), None));
+    assert_eq!(slow("relativePercent: 300"), (60, None, Some(300)));
+    assert_eq!(slow("ttft: 9s"), (60, Some(9), None));
+}
+
+#[test]
+fn a_route_without_a_format_speaks_what_its_targets_speak() {
+    let claude = "models: [m]\ntargets: [{name: primary, provider: Anthropic, endpoint: https://one.example/v1, credential: {type: None}}]";
+    let index = index(vec![route("chat", 9), route_of("claude", 9, 1, claude)], Vec::new());
+    let format = |name| compiled(&index, name).format;
+    assert_eq!((format("chat"), format("claude")), (WireFormat::OpenAi, WireFormat::Anthropic));
 }
 
 #[test]

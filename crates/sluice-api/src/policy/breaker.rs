@@ -8,29 +8,36 @@ use sluice_core::defaults::breaker as defaults;
 
 use crate::duration::DurationString;
 use crate::enums::string_enum;
-use crate::rule::{between, bounds, optional_between, rule, union};
+use crate::rule::{between, bounds, not_longer, optional_between, rule, union, unwritten};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_hours(1);
+
+/// Outcomes that a window of type `Count` can hold.
+const MOST_CALLS: u32 = 1_000;
 
 /// When calls stop going to a target, and how they come back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = breaker_rules()))]
 pub struct Breaker {
-    /// Which outcomes the rates are computed from.
-    pub window: Window,
+    /// Which outcomes the rates are computed from; absent: type `Time` with its defaults.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<Window>,
 
-    /// Calls in the window below which no rate trips the breaker.
+    /// Calls in the window below which no rate trips the breaker; absent: 10, or `window.count.calls` where that
+    /// is less.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
-    pub minimum_calls: u32,
+    pub minimum_calls: Option<u32>,
 
     /// Failures among the window's calls, in percent, at which the breaker opens.
     #[schemars(range(min = 1, max = 100))]
     pub failure_percent: u32,
 
-    /// When a call that succeeds is too slow, and how many slow calls open the breaker.
-    pub slow: Slow,
+    /// When a call that succeeds is too slow, and how many slow calls open the breaker; absent: its defaults.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slow: Option<Slow>,
 
     /// Stalled or cut streams among the window's calls, in percent, at which the breaker opens.
     #[schemars(range(min = 1, max = 100))]
@@ -59,10 +66,10 @@ pub struct Breaker {
 impl Default for Breaker {
     fn default() -> Self {
         Self {
-            window: Window::default(),
-            minimum_calls: defaults::MINIMUM_CALLS,
+            window: None,
+            minimum_calls: None,
             failure_percent: defaults::FAILURE_PERCENT,
-            slow: Slow::default(),
+            slow: None,
             stall_percent: defaults::STALL_PERCENT,
             consecutive_failures: defaults::CONSECUTIVE_FAILURES,
             cooldown: Cooldown::default(),
@@ -76,9 +83,15 @@ impl Default for Breaker {
 fn breaker_rules() -> Vec<serde_json::Value> {
     vec![rule(
         "minimumCalls",
-        "!has(self.window.count) || self.minimumCalls <= self.window.count.calls",
-        "minimumCalls must not exceed window.count.calls, or no rate ever opens the breaker; lower minimumCalls \
-         or raise window.count.calls",
+        format!(
+            "{} || !has(self.window.count) || self.minimumCalls <= (has(self.window.count.calls) ? \
+             self.window.count.calls : {MOST_CALLS})",
+            unwritten(&["minimumCalls", "window"])
+        ),
+        format!(
+            "minimumCalls must not exceed window.count.calls (at most {MOST_CALLS}), or no rate ever opens the \
+             breaker; lower minimumCalls or raise window.count.calls"
+        ),
     )]
 }
 
@@ -100,12 +113,6 @@ pub struct Window {
     pub count: Option<CountWindow>,
 }
 
-impl Default for Window {
-    fn default() -> Self {
-        Self { type_: WindowType::Time, time: Some(TimeWindow::default()), count: None }
-    }
-}
-
 fn window_rules() -> Vec<serde_json::Value> {
     union(&[("Time", Some("time")), ("Count", Some("count"))])
 }
@@ -119,57 +126,49 @@ string_enum! {
 }
 
 /// A window in time, moved bucket by bucket.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = time_window_rules()))]
 pub struct TimeWindow {
-    /// Length of the window.
-    pub span: DurationString,
+    /// Length of the window; absent: 1m, or the nearest that `buckets` divides into whole milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub span: Option<DurationString>,
 
-    /// Buckets of equal length that the window consists of.
+    /// Buckets of equal length that the window consists of; absent: 10, or the nearest that divides `span`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16))]
-    pub buckets: u32,
-}
-
-impl Default for TimeWindow {
-    fn default() -> Self {
-        Self { span: defaults::WINDOW.into(), buckets: defaults::WINDOW_BUCKETS }
-    }
+    pub buckets: Option<u32>,
 }
 
 fn time_window_rules() -> Vec<serde_json::Value> {
+    let but = format!("{} || duration(self.span) > duration('1h')", unwritten(&["span", "buckets"]));
     vec![
-        between("span", Duration::from_millis(100), HOUR),
+        optional_between("span", Duration::from_millis(100), HOUR),
         rule(
             "buckets",
-            "duration(self.span) > duration('1h') || duration(self.span).getMilliseconds() % self.buckets == 0",
+            format!("{but} || duration(self.span).getMilliseconds() % self.buckets == 0"),
             "buckets must divide span into whole milliseconds; choose a number that divides it, such as 10 for 60s",
         ),
         rule(
             "buckets",
-            "duration(self.span) > duration('1h') || duration(self.span).getMilliseconds() >= self.buckets * 10",
+            format!("{but} || duration(self.span).getMilliseconds() >= self.buckets * 10"),
             "a bucket must last 10ms at least; use fewer buckets or a longer span",
         ),
     ]
 }
 
 /// The last so many outcomes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CountWindow {
-    /// Outcomes that the window holds.
-    #[schemars(range(min = 1, max = 1000))]
-    pub calls: u32,
+    /// Outcomes that the window holds; absent: 100, or `minimumCalls` where that is more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = MOST_CALLS))]
+    pub calls: Option<u32>,
 }
 
-impl Default for CountWindow {
-    fn default() -> Self {
-        Self { calls: defaults::WINDOW_CALLS }
-    }
-}
-
-/// When a call that succeeds was too slow all the same. A threshold that is absent is not looked at; where
-/// the whole of `slow` is absent, the threshold is the default `ttft`.
+/// When a call that succeeds was too slow all the same. A threshold that is absent is not looked at, but where
+/// all of them are absent `ttft` is 5s.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = slow_rules()))]
@@ -179,7 +178,8 @@ pub struct Slow {
     #[schemars(range(min = 1, max = 100))]
     pub percent: u32,
 
-    /// Time to first token of a stream above which it is slow.
+    /// Time to first token of a stream above which it is slow; absent: 5s, or none where there is another
+    /// threshold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft: Option<DurationString>,
 
@@ -210,7 +210,7 @@ impl Default for Slow {
     fn default() -> Self {
         Self {
             percent: default_slow_percent(),
-            ttft: Some(defaults::SLOW_TTFT.into()),
+            ttft: None,
             per_output_token: None,
             duration: None,
             relative_percent: None,
@@ -221,11 +221,6 @@ impl Default for Slow {
 
 fn slow_rules() -> Vec<serde_json::Value> {
     vec![
-        rule(
-            "",
-            "has(self.ttft) || has(self.perOutputToken) || has(self.duration) || has(self.relativePercent)",
-            "slow has no threshold, so no call is ever slow; set ttft, perOutputToken, duration or relativePercent",
-        ),
         optional_between("ttft", MILLISECOND, HOUR),
         optional_between("perOutputToken", MILLISECOND, Duration::from_mins(1)),
         optional_between("duration", MILLISECOND, HOUR),
@@ -247,8 +242,9 @@ string_enum! {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = cooldown_rules()))]
 pub struct Cooldown {
-    /// The first cool-down.
-    pub base: DurationString,
+    /// The first cool-down; absent: 30s, or `max` where that is shorter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base: Option<DurationString>,
 
     /// ± around the cool-down, in percent of it, drawn once by the call that trips and shared by all agents.
     #[schemars(range(min = 0, max = 90))]
@@ -259,28 +255,30 @@ pub struct Cooldown {
     #[schemars(range(min = 100, max = 1000))]
     pub growth_percent: u32,
 
-    /// No cool-down grows longer than this.
-    pub max: DurationString,
+    /// No cool-down grows longer than this; absent: 5m, or `base` where that is longer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<DurationString>,
 }
 
 impl Default for Cooldown {
     fn default() -> Self {
         Self {
-            base: defaults::COOLDOWN.into(),
+            base: None,
             jitter_percent: defaults::COOLDOWN_JITTER_PERCENT,
             growth_percent: defaults::COOLDOWN_GROWTH_PERCENT,
-            max: defaults::COOLDOWN_MAX.into(),
+            max: None,
         }
     }
 }
 
 fn cooldown_rules() -> Vec<serde_json::Value> {
     vec![
-        between("base", MILLISECOND, HOUR),
-        between("max", MILLISECOND, HOUR * 24),
-        rule(
+        optional_between("base", MILLISECOND, HOUR),
+        optional_between("max", MILLISECOND, HOUR * 24),
+        not_longer(
             "base",
-            "duration(self.base) <= duration(self.max)",
+            "max",
+            "base",
             "base must not be longer than max; shorten base or set a longer max",
         ),
     ]

@@ -8,7 +8,7 @@ use sluice_core::defaults::concurrency as defaults;
 
 use crate::duration::DurationString;
 use crate::enums::string_enum;
-use crate::rule::{between, rule, union};
+use crate::rule::{between, rule, union, unwritten};
 
 /// How many exchanges may be in flight from one agent to one target. A slot is held until the stream ends;
 /// latency is scored at the first token.
@@ -59,11 +59,20 @@ string_enum! {
 }
 
 fn range_rules() -> Vec<serde_json::Value> {
-    vec![rule(
-        "initial",
-        "self.min <= self.initial && self.initial <= self.max",
-        "initial must lie between min and max; change initial, or set min and max around it",
-    )]
+    vec![
+        rule(
+            "initial",
+            "!has(self.initial) || ((!has(self.min) || self.min <= self.initial) && (!has(self.max) || self.initial \
+             <= self.max))",
+            "initial must lie between min and max; change initial, or set min and max around it",
+        ),
+        // With an initial between them the rule above speaks.
+        rule(
+            "min",
+            "has(self.initial) || !has(self.min) || !has(self.max) || self.min <= self.max",
+            "min must not exceed max; lower min or raise max",
+        ),
+    ]
 }
 
 /// A limit that does not change.
@@ -86,17 +95,20 @@ impl Default for FixedLimit {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = aimd_rules()))]
 pub struct Aimd {
-    /// Where it begins.
+    /// Where it begins; absent: 32, or the nearest between `min` and `max`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
-    pub initial: u32,
+    pub initial: Option<u32>,
 
-    /// The limit never falls below this.
+    /// The limit never falls below this; absent: 4, or `initial` or `max` where those are less.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
-    pub min: u32,
+    pub min: Option<u32>,
 
-    /// The limit never exceeds this.
+    /// The limit never exceeds this; absent: 512, or `initial` or `min` where those are more.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
-    pub max: u32,
+    pub max: Option<u32>,
 
     /// Time to first token above which the limit shrinks.
     pub ttft_target: DurationString,
@@ -112,9 +124,9 @@ pub struct Aimd {
 impl Default for Aimd {
     fn default() -> Self {
         Self {
-            initial: defaults::INITIAL,
-            min: defaults::MIN,
-            max: defaults::MAX,
+            initial: None,
+            min: None,
+            max: None,
             ttft_target: defaults::TTFT_TARGET.into(),
             decrease_percent: defaults::DECREASE_PERCENT,
             decrease_interval: defaults::DECREASE_INTERVAL.into(),
@@ -135,17 +147,20 @@ fn aimd_rules() -> Vec<serde_json::Value> {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = range_rules()))]
 pub struct Gradient {
-    /// Where it begins.
+    /// Where it begins; absent: 32, or the nearest between `min` and `max`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
-    pub initial: u32,
+    pub initial: Option<u32>,
 
-    /// The limit never falls below this.
+    /// The limit never falls below this; absent: 4, or `initial` or `max` where those are less.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
-    pub min: u32,
+    pub min: Option<u32>,
 
-    /// The limit never exceeds this.
+    /// The limit never exceeds this; absent: 512, or `initial` or `min` where those are more.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
-    pub max: u32,
+    pub max: Option<u32>,
 
     /// Short-term latency in percent of the long-term mean up to which the limit does not shrink.
     #[schemars(range(min = 100, max = 1000))]
@@ -159,9 +174,9 @@ pub struct Gradient {
 impl Default for Gradient {
     fn default() -> Self {
         Self {
-            initial: defaults::INITIAL,
-            min: defaults::MIN,
-            max: defaults::MAX,
+            initial: None,
+            min: None,
+            max: None,
             tolerance_percent: defaults::GRADIENT_TOLERANCE_PERCENT,
             smoothing_percent: defaults::GRADIENT_SMOOTHING_PERCENT,
         }
@@ -169,48 +184,43 @@ impl Default for Gradient {
 }
 
 /// Holds the estimated queue upstream between two numbers (TCP Vegas).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = vegas_rules()))]
 pub struct Vegas {
-    /// Where it begins.
+    /// Where it begins; absent: 32, or the nearest between `min` and `max`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
-    pub initial: u32,
+    pub initial: Option<u32>,
 
-    /// The limit never falls below this.
+    /// The limit never falls below this; absent: 4, or `initial` or `max` where those are less.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
-    pub min: u32,
+    pub min: Option<u32>,
 
-    /// The limit never exceeds this.
+    /// The limit never exceeds this; absent: 512, or `initial` or `min` where those are more.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
-    pub max: u32,
+    pub max: Option<u32>,
 
-    /// The limit grows while fewer exchanges than this seem to queue upstream.
-    #[schemars(range(min = 1, max = 1000))]
-    pub alpha: u32,
+    /// The limit grows while fewer exchanges than this seem to queue upstream; absent: 3, or one less than `beta`
+    /// where that is less.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 999))]
+    pub alpha: Option<u32>,
 
-    /// The limit shrinks when more exchanges than this seem to queue upstream.
-    #[schemars(range(min = 1, max = 1000))]
-    pub beta: u32,
-}
-
-impl Default for Vegas {
-    fn default() -> Self {
-        Self {
-            initial: defaults::INITIAL,
-            min: defaults::MIN,
-            max: defaults::MAX,
-            alpha: defaults::VEGAS_ALPHA,
-            beta: defaults::VEGAS_BETA,
-        }
-    }
+    /// The limit shrinks when more exchanges than this seem to queue upstream; absent: 6, or one more than `alpha`
+    /// where that is more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 2, max = 1000))]
+    pub beta: Option<u32>,
 }
 
 fn vegas_rules() -> Vec<serde_json::Value> {
     let mut rules = range_rules();
     rules.push(rule(
         "alpha",
-        "self.alpha < self.beta",
+        format!("{} || self.alpha < self.beta", unwritten(&["alpha", "beta"])),
         "alpha must be less than beta, or the limit grows and shrinks at once; lower alpha or raise beta",
     ));
     rules

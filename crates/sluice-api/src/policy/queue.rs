@@ -11,50 +11,27 @@ use crate::route::Lane;
 use crate::rule::{between, rule};
 
 /// Bounded queues, one per lane.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = queue_rules()))]
 pub struct Queue {
-    /// The lanes. One that is not listed keeps its built-in share, length and wait.
+    /// The lanes. One that is not listed has its defaults.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 3))]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub lanes: Vec<LaneQueue>,
 }
 
-impl Default for Queue {
-    fn default() -> Self {
-        Self { lanes: Lane::ALL.iter().map(|lane| LaneQueue::built_in(*lane)).collect() }
-    }
-}
-
-/// Adds up the shares as they will rule: those that are listed, and the built-in ones of lanes that are not.
+/// Adds up the shares that are written; the others take what these leave.
 fn queue_rules() -> Vec<serde_json::Value> {
-    let listed = format!(
-        "self.lanes.map(l, has(l.sharePercent) ? l.sharePercent : (l.name == 'Interactive' ? {} : (l.name == \
-         'Agent' ? {} : {}))).sum()",
-        built_in_share(Lane::Interactive),
-        built_in_share(Lane::Agent),
-        built_in_share(Lane::Background),
-    );
-    let others = Lane::ALL
-        .iter()
-        .map(|lane| format!("(self.lanes.exists(l, l.name == '{lane}') ? 0 : {})", built_in_share(*lane)))
-        .collect::<Vec<_>>()
-        .join(" + ");
     vec![rule(
         "lanes",
-        format!("{listed} + {others} <= 100"),
-        format!(
-            "the lanes' sharePercent add up to more than 100, counting {}, {} and {} for the lanes Interactive, Agent \
-             and Background where they give none; lower them",
-            built_in_share(Lane::Interactive),
-            built_in_share(Lane::Agent),
-            built_in_share(Lane::Background),
-        ),
+        "!has(self.lanes) || self.lanes.map(l, has(l.sharePercent) ? l.sharePercent : 0).sum() <= 100",
+        "the lanes' sharePercent add up to more than 100; lower them",
     )]
 }
 
-/// The share of a lane whose `sharePercent` is absent.
+/// The share of a lane whose `sharePercent` is absent, where the other lanes' leave as much.
 #[must_use]
 pub const fn built_in_share(lane: Lane) -> u32 {
     match lane {
@@ -72,8 +49,8 @@ pub struct LaneQueue {
     /// Which lane.
     pub name: Lane,
 
-    /// Of the concurrency limit, in percent; idle shares are borrowed. Absent: 60 for Interactive, 30 for
-    /// Agent, 10 for Background.
+    /// Of the concurrency limit, in percent; idle shares are borrowed. Absent: 60 for Interactive, 30 for Agent, 10
+    /// for Background, or in these proportions what the other lanes' shares leave, where they leave less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub share_percent: Option<u32>,
@@ -97,20 +74,14 @@ const fn default_max_wait() -> DurationString {
 }
 
 impl LaneQueue {
-    /// The queue of a lane that no policy lists.
+    /// A lane of which nothing is written.
     #[must_use]
     pub const fn built_in(lane: Lane) -> Self {
         Self {
             name: lane,
-            share_percent: Some(built_in_share(lane)),
+            share_percent: None,
             max_length: default_max_length(),
             max_wait: default_max_wait(),
         }
-    }
-
-    /// The share that rules.
-    #[must_use]
-    pub fn share(&self) -> u32 {
-        self.share_percent.unwrap_or(built_in_share(self.name))
     }
 }

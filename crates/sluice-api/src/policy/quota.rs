@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use sluice_core::defaults::quota as defaults;
 
 use crate::duration::DurationString;
-use crate::rule::{between, bounds, rule};
+use crate::rule::{between, bounds, not_longer, optional_between, rule};
 
 /// Tokens and requests per minute over all agents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -112,8 +112,9 @@ const fn default_weight() -> u32 {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = pushback_rules()))]
 pub struct Pushback {
-    /// Longest pause that a Retry-After can cause.
-    pub max_pause: DurationString,
+    /// Longest pause that a Retry-After can cause; absent: 5m, or `defaultPause` where that is longer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_pause: Option<DurationString>,
 
     /// Pause after a 429 that names none; absent: 5s, or `maxPause` where that is shorter.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -138,7 +139,7 @@ pub struct Pushback {
 impl Default for Pushback {
     fn default() -> Self {
         Self {
-            max_pause: defaults::PAUSE_MAX.into(),
+            max_pause: None,
             default_pause: None,
             shrink_percent: defaults::SHRINK_PERCENT,
             floor_percent: defaults::FLOOR_PERCENT,
@@ -151,11 +152,13 @@ impl Default for Pushback {
 fn pushback_rules() -> Vec<serde_json::Value> {
     let hour = Duration::from_hours(1);
     vec![
-        between("maxPause", Duration::from_millis(1), hour),
+        optional_between("maxPause", Duration::from_millis(1), hour),
+        optional_between("defaultPause", Duration::ZERO, hour),
         between("recoveryDelay", Duration::ZERO, hour),
-        rule(
+        not_longer(
             "defaultPause",
-            "!has(self.defaultPause) || duration(self.defaultPause) <= duration(self.maxPause)",
+            "maxPause",
+            "defaultPause",
             "defaultPause must not be longer than maxPause; shorten it or raise maxPause",
         ),
     ]

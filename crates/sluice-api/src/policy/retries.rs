@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use sluice_core::defaults::retries as defaults;
 
 use crate::duration::DurationString;
-use crate::rule::{between, rule};
+use crate::rule::{between, not_longer, optional_between};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -55,30 +55,27 @@ impl Default for Retries {
 }
 
 /// Exponential backoff with full jitter: before retry n a time between 0 and base × 2^(n−1), at most `max`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = backoff_rules()))]
 pub struct Backoff {
-    /// Longest wait before the first retry.
-    pub base: DurationString,
+    /// Longest wait before the first retry; absent: 250ms, or `max` where that is shorter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base: Option<DurationString>,
 
-    /// Longest wait before any retry.
-    pub max: DurationString,
-}
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self { base: defaults::BACKOFF_BASE.into(), max: defaults::BACKOFF_MAX.into() }
-    }
+    /// Longest wait before any retry; absent: 8s, or `base` where that is longer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<DurationString>,
 }
 
 fn backoff_rules() -> Vec<serde_json::Value> {
     vec![
-        between("base", Duration::from_millis(1), MINUTE),
-        between("max", Duration::from_millis(1), MINUTE * 10),
-        rule(
+        optional_between("base", Duration::from_millis(1), MINUTE),
+        optional_between("max", Duration::from_millis(1), MINUTE * 10),
+        not_longer(
             "base",
-            "duration(self.base) <= duration(self.max)",
+            "max",
+            "base",
             "base must not be longer than max; shorten base or set a longer max",
         ),
     ]

@@ -8,67 +8,59 @@ use sluice_core::defaults;
 
 use crate::duration::DurationString;
 use crate::enums::string_enum;
-use crate::rule::{between, optional_between, rule};
+use crate::rule::{between, not_longer, optional_between};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_hours(1);
 
 /// How long an exchange and its parts may take. A caller's own deadline shortens them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = deadline_rules()))]
 pub struct Deadlines {
-    /// Streams: from the start of an attempt to its first token. Reasoning models want more.
-    pub first_token: DurationString,
+    /// Streams: from the start of an attempt to its first token; absent: 10s, or `total` where that is shorter.
+    /// Reasoning models want more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_token: Option<DurationString>,
 
-    /// From the arrival of an exchange to its last byte, all attempts included.
-    pub total: DurationString,
+    /// From the arrival of an exchange to its last byte, all attempts included; absent: 5m, or `firstToken` or
+    /// `stall` where those are longer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total: Option<DurationString>,
 
-    /// Streams: between two signs of life, from the first token on.
-    pub stall: DurationString,
+    /// Streams: between two signs of life, from the first token on; absent: 20s, or `total` or `maxSilence`
+    /// where those are shorter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall: Option<DurationString>,
 
-    /// Streams: without a token, however many pings and reasoning deltas arrive.
-    pub max_silence: DurationString,
-}
-
-impl Default for Deadlines {
-    fn default() -> Self {
-        use defaults::deadlines as d;
-        Self {
-            first_token: d::FIRST_TOKEN.into(),
-            total: d::TOTAL.into(),
-            stall: d::STALL.into(),
-            max_silence: d::MAX_SILENCE.into(),
-        }
-    }
+    /// Streams: without a token, however many pings and reasoning deltas arrive; absent: 5m, or `stall` where
+    /// that is longer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_silence: Option<DurationString>,
 }
 
 fn deadline_rules() -> Vec<serde_json::Value> {
-    let default = |duration| sluice_core::units::format_duration(duration);
     vec![
-        between("firstToken", MILLISECOND, HOUR),
-        between("total", MILLISECOND, HOUR * 24),
-        between("stall", MILLISECOND, HOUR),
-        between("maxSilence", MILLISECOND, HOUR * 24),
-        rule(
+        optional_between("firstToken", MILLISECOND, HOUR),
+        optional_between("total", MILLISECOND, HOUR * 24),
+        optional_between("stall", MILLISECOND, HOUR),
+        optional_between("maxSilence", MILLISECOND, HOUR * 24),
+        not_longer(
             "firstToken",
-            "duration(self.firstToken) <= duration(self.total)",
-            format!(
-                "firstToken ({} when absent) must not be longer than total; set a shorter firstToken or a longer total",
-                default(defaults::deadlines::FIRST_TOKEN)
-            ),
+            "total",
+            "firstToken",
+            "firstToken must not be longer than total; set a shorter firstToken or a longer total",
         ),
-        rule(
+        not_longer(
             "stall",
-            "duration(self.stall) <= duration(self.total)",
-            format!(
-                "stall ({} when absent) must not be longer than total; set a shorter stall or a longer total",
-                default(defaults::deadlines::STALL)
-            ),
+            "total",
+            "stall",
+            "stall must not be longer than total; set a shorter stall or a longer total",
         ),
-        rule(
+        not_longer(
+            "stall",
             "maxSilence",
-            "duration(self.stall) <= duration(self.maxSilence)",
+            "maxSilence",
             "maxSilence must not be shorter than stall, which it extends; set a longer maxSilence or a shorter stall",
         ),
     ]

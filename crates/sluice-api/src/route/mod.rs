@@ -72,9 +72,9 @@ pub struct ModelRouteSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workloads: Option<WorkloadSelector>,
 
-    /// What the clients speak. Every target must speak it too.
-    #[serde(default)]
-    pub format: WireFormat,
+    /// What the clients speak; absent: what the targets speak. Every target must speak it too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<WireFormat>,
 
     /// Whom an exchange is accounted to; absent: the workload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,7 +113,8 @@ fn spec_rules() -> Vec<serde_json::Value> {
         ),
         rule(
             "targets",
-            "self.targets.all(t, (t.provider == 'Anthropic') == (self.format == 'Anthropic'))",
+            "self.targets.all(t, (t.provider == 'Anthropic') == ((has(self.format) ? self.format : \
+             self.targets[0].provider) == 'Anthropic'))",
             "every target must speak the format of the route; set format to Anthropic if and only if the \
              providers are Anthropic, or make one route per format",
         ),
@@ -122,9 +123,7 @@ fn spec_rules() -> Vec<serde_json::Value> {
 
 string_enum! {
     /// What the clients of a route speak.
-    #[derive(Default)]
     pub enum WireFormat {
-        #[default]
         OpenAi = "OpenAI",
         Anthropic = "Anthropic",
     }

@@ -11,6 +11,8 @@ use sluice_core::outcome::Verdict;
 use sluice_core::policy::{self as core, Lane};
 use sluice_proto::decode::InvalidTarget;
 
+use super::unwritten::{LimitRange, at_least, at_most, lane_share, time_window};
+
 /// What a policy says, group by group; an absent group says nothing.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Groups {
@@ -154,51 +156,73 @@ fn member<'a, T>(
 }
 
 fn deadlines(group: &api::Deadlines) -> core::Deadlines {
+    use defaults::deadlines as d;
+    let written =
+        [group.first_token, group.total, group.stall, group.max_silence].map(|time| time.map(|time| time.0));
+    let [first_token, total, stall, max_silence] = written;
     core::Deadlines {
-        first_token: group.first_token.0,
-        total: group.total.0,
-        stall: group.stall.0,
-        max_silence: group.max_silence.0,
+        first_token: first_token.unwrap_or_else(|| at_most(d::FIRST_TOKEN, [total])),
+        total: total.unwrap_or_else(|| at_least(d::TOTAL, [first_token, stall])),
+        stall: stall.unwrap_or_else(|| at_most(d::STALL, [total, max_silence])),
+        max_silence: max_silence.unwrap_or_else(|| at_least(d::MAX_SILENCE, [stall])),
     }
 }
 
 fn breaker(group: &api::Breaker) -> Result<core::Breaker, InvalidPolicy> {
+    let window = window(group)?;
+    let calls = match window {
+        core::Window::Count { calls } => Some(calls),
+        core::Window::Time { .. } => None,
+    };
     Ok(core::Breaker {
-        window: window(&group.window)?,
-        minimum_calls: group.minimum_calls,
+        window,
+        minimum_calls: group
+            .minimum_calls
+            .unwrap_or_else(|| at_most(defaults::breaker::MINIMUM_CALLS, [calls])),
         failure_percent: group.failure_percent,
-        slow: slow(&group.slow),
+        slow: group.slow.as_ref().map(slow).unwrap_or_default(),
         stall_percent: group.stall_percent,
         consecutive_failures: group.consecutive_failures,
-        cooldown: core::Cooldown {
-            base: group.cooldown.base.0,
-            jitter_percent: group.cooldown.jitter_percent,
-            growth_percent: group.cooldown.growth_percent,
-            max: group.cooldown.max.0,
-        },
+        cooldown: cooldown(&group.cooldown),
         probes: core::Probes { concurrency: group.probes.concurrency, successes: group.probes.successes },
         ramp: core::Ramp { duration: group.ramp.duration.0, initial_percent: group.ramp.initial_percent },
         classify: group.classify.iter().map(classify_rule).collect(),
     })
 }
 
-fn window(window: &api::Window) -> Result<core::Window, InvalidPolicy> {
+fn window(group: &api::Breaker) -> Result<core::Window, InvalidPolicy> {
+    let Some(window) = &group.window else { return Ok(core::Breaker::default().window) };
     Ok(match window.type_ {
         api::WindowType::Time => {
-            let time = member(window.time.as_ref(), "breaker.window.time", "Time")?;
-            core::Window::Time { span: time.span.0, buckets: time.buckets }
+            let (span, buckets) = time_window(member(window.time.as_ref(), "breaker.window.time", "Time")?);
+            core::Window::Time { span, buckets }
         }
         api::WindowType::Count => {
             let count = member(window.count.as_ref(), "breaker.window.count", "Count")?;
-            core::Window::Count { calls: count.calls }
+            let default = || at_least(defaults::breaker::WINDOW_CALLS, [group.minimum_calls]);
+            core::Window::Count { calls: count.calls.unwrap_or_else(default) }
         }
     })
 }
 
+fn cooldown(cooldown: &api::Cooldown) -> core::Cooldown {
+    use defaults::breaker as d;
+    let [base, max] = [cooldown.base, cooldown.max].map(|time| time.map(|time| time.0));
+    core::Cooldown {
+        base: base.unwrap_or_else(|| at_most(d::COOLDOWN, [max])),
+        jitter_percent: cooldown.jitter_percent,
+        growth_percent: cooldown.growth_percent,
+        max: max.unwrap_or_else(|| at_least(d::COOLDOWN_MAX, [base])),
+    }
+}
+
+/// Without any threshold the built-in one rules: `slow: {percent: 80}` changes the percentage alone.
 fn slow(slow: &api::Slow) -> core::Slow {
+    let thresholds = [slow.ttft, slow.per_output_token, slow.duration];
+    let none = thresholds.iter().all(Option::is_none) && slow.relative_percent.is_none();
     core::Slow {
         percent: slow.percent,
-        ttft: slow.ttft.map(|ttft| ttft.0),
+        ttft: slow.ttft.map(|ttft| ttft.0).or(none.then_some(defaults::breaker::SLOW_TTFT)),
         per_output_token: slow.per_output_token.map(|time| time.0),
         duration: slow.duration.map(|duration| duration.0),
         relative_percent: slow.relative_percent,
@@ -242,17 +266,20 @@ fn quota(group: &api::Quota) -> core::Quota {
         requests_per_minute: group.requests_per_minute,
         default_max_output_tokens: group.default_max_output_tokens,
         tenants: group.tenants.iter().map(share).collect(),
-        pushback: core::Pushback {
-            max_pause: group.pushback.max_pause.0,
-            default_pause: group
-                .pushback
-                .default_pause
-                .map_or_else(|| defaults::quota::PAUSE.min(group.pushback.max_pause.0), |pause| pause.0),
-            shrink_percent: group.pushback.shrink_percent,
-            floor_percent: group.pushback.floor_percent,
-            recovery_percent_per_second: group.pushback.recovery_percent_per_second,
-            recovery_delay: group.pushback.recovery_delay.0,
-        },
+        pushback: pushback(&group.pushback),
+    }
+}
+
+fn pushback(pushback: &api::Pushback) -> core::Pushback {
+    use defaults::quota as d;
+    let [max, default] = [pushback.max_pause, pushback.default_pause].map(|time| time.map(|time| time.0));
+    core::Pushback {
+        max_pause: max.unwrap_or_else(|| at_least(d::PAUSE_MAX, [default])),
+        default_pause: default.unwrap_or_else(|| at_most(d::PAUSE, [max])),
+        shrink_percent: pushback.shrink_percent,
+        floor_percent: pushback.floor_percent,
+        recovery_percent_per_second: pushback.recovery_percent_per_second,
+        recovery_delay: pushback.recovery_delay.0,
     }
 }
 
@@ -267,10 +294,11 @@ fn concurrency(
         },
         api::ConcurrencyType::Aimd => {
             let aimd = member(group.aimd.as_ref(), "concurrency.aimd", "AIMD")?;
+            let LimitRange { initial, min, max } = LimitRange::of(aimd.initial, aimd.min, aimd.max);
             core::Concurrency::Aimd(core::Aimd {
-                initial: aimd.initial,
-                min: aimd.min,
-                max: aimd.max,
+                initial,
+                min,
+                max,
                 ttft_target: aimd.ttft_target.0,
                 decrease_percent: aimd.decrease_percent,
                 decrease_interval: aimd.decrease_interval.0,
@@ -279,12 +307,13 @@ fn concurrency(
         api::ConcurrencyType::Gradient => {
             not_enforced.push("concurrency.gradient");
             let gradient = member(group.gradient.as_ref(), "concurrency.gradient", "Gradient")?;
-            core::Concurrency::Fixed { limit: gradient.initial }
+            let range = LimitRange::of(gradient.initial, gradient.min, gradient.max);
+            core::Concurrency::Fixed { limit: range.initial }
         }
         api::ConcurrencyType::Vegas => {
             not_enforced.push("concurrency.vegas");
             let vegas = member(group.vegas.as_ref(), "concurrency.vegas", "Vegas")?;
-            core::Concurrency::Fixed { limit: vegas.initial }
+            core::Concurrency::Fixed { limit: LimitRange::of(vegas.initial, vegas.min, vegas.max).initial }
         }
     })
 }
@@ -304,7 +333,7 @@ fn queue(group: &api::Queue) -> core::Queue {
         let queue = listed.cloned().unwrap_or_else(|| api::LaneQueue::built_in(*api_lane));
         core::LaneLimit {
             lane: lane(*api_lane),
-            share_percent: queue.share(),
+            share_percent: lane_share(group, *api_lane),
             max_length: queue.max_length,
             max_wait: queue.max_wait.0,
         }
@@ -315,10 +344,12 @@ fn queue(group: &api::Queue) -> core::Queue {
 }
 
 fn retries(group: &api::Retries) -> core::Retries {
+    use defaults::retries as d;
+    let [base, max] = [group.backoff.base, group.backoff.max].map(|time| time.map(|time| time.0));
     core::Retries {
         max_attempts: group.max_attempts,
-        backoff_base: group.backoff.base.0,
-        backoff_max: group.backoff.max.0,
+        backoff_base: base.unwrap_or_else(|| at_most(d::BACKOFF_BASE, [max])),
+        backoff_max: max.unwrap_or_else(|| at_least(d::BACKOFF_MAX, [base])),
         budget_percent: group.budget_percent,
         retry_after_max: group.retry_after_max.0,
         throttling: group.throttling.as_ref().map(|throttling| core::Throttling {

@@ -20,6 +20,7 @@ mod merge;
 mod report;
 mod route;
 mod secrets;
+mod unwritten;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -48,14 +48,12 @@ impl RouteDraft {
             generation: route.metadata.generation.unwrap_or(0),
         };
         let targets = spec.targets.iter().map(|wire| target(wire, &namespace, &name));
+        let targets = targets.collect::<Result<Vec<_>, _>>()?;
         let policy = RoutePolicy {
             created_ms: created_ms(&route.metadata),
             sources: vec![itself],
             models: spec.models.iter().map(|model| ModelPattern::parse(model)).collect(),
-            format: match spec.format {
-                api::WireFormat::OpenAi => core::WireFormat::OpenAi,
-                api::WireFormat::Anthropic => core::WireFormat::Anthropic,
-            },
+            format: format(spec.format, &targets),
             tenant: tenant(spec.tenant.as_ref())?,
             lanes: lanes(spec.lanes.as_ref()),
             degraded: degraded(spec.degraded.as_ref())?,
@@ -67,7 +65,7 @@ impl RouteDraft {
                 api::TargetHeader::Ignore => core::TargetHeader::Ignore,
                 api::TargetHeader::Allow => core::TargetHeader::Allow,
             },
-            targets: targets.collect::<Result<_, _>>()?,
+            targets,
             namespace,
             name,
         };
@@ -81,6 +79,15 @@ impl RouteDraft {
                 .map(|name| name.filter(|name| !name.is_empty()).map(Into::into))
                 .collect(),
         })
+    }
+}
+
+/// What is not written is what the targets speak; where they differ, decoding refuses the others.
+fn format(written: Option<api::WireFormat>, targets: &[core::TargetPolicy]) -> core::WireFormat {
+    match written {
+        Some(api::WireFormat::OpenAi) => core::WireFormat::OpenAi,
+        Some(api::WireFormat::Anthropic) => core::WireFormat::Anthropic,
+        None => targets.first().map_or(core::WireFormat::OpenAi, |target| target.provider.format()),
     }
 }
 
