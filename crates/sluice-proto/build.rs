@@ -5,7 +5,8 @@ use std::error::Error;
 use std::path::Path;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
+    // Read when it runs: cargo may run a script that another checkout has built.
+    let root = Path::new(&std::env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
     println!("cargo:rerun-if-changed={}", root.display());
     let descriptors = protox::compile(["sluice/v1/discovery.proto"], [root])?;
     tonic_prost_build::configure()

@@ -257,7 +257,10 @@ impl Shared {
 
     /// Secrets are joined to the targets, so new ones make new targets; the live sides stay.
     pub(crate) fn use_secrets(&self, set: &PolicySet) {
-        self.policies.store(Arc::new(Policies::build(set, &self.targets, &self.metrics)));
+        let policies = Policies::build(set, &self.targets, &self.metrics);
+        self.store
+            .listen(policies.routes.iter().flat_map(|route| &route.targets).map(|target| &target.policy));
+        self.policies.store(Arc::new(policies));
         self.ready.send_replace(!set.version.is_empty());
     }
 

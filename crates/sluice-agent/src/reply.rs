@@ -7,6 +7,7 @@ use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use sluice_core::balance::PassedOver;
 use sluice_core::classify::Happening;
 use sluice_core::deadline::Stage;
+use sluice_core::estimate::NeverFits;
 use sluice_core::policy::{Credential, Degraded, TargetPolicy, WireFormat};
 use sluice_core::refusal::{Evidence, Reason, Refusal};
 use sluice_core::wire::{Operation, StaticAnswer, model_body, models_body, static_answer, static_stream};
@@ -204,8 +205,11 @@ fn not_admitted(unserved: &Unserved) -> (Refusal, Option<Arc<Target>>) {
         && unserved.passed_over.iter().all(|(_, why, _)| never(why))
     {
         // A quota of nothing is no fault of the request.
-        let nothing = never_fits.burst == 0;
-        let reason = if nothing { Reason::TokensExhausted } else { Reason::NeverFits };
+        let reason = match never_fits {
+            NeverFits::Larger { .. } => Reason::NeverFits,
+            NeverFits::AdmitsNothing { field: "requestsPerMinute" } => Reason::RequestsExhausted,
+            NeverFits::AdmitsNothing { .. } => Reason::TokensExhausted,
+        };
         let mut refusal = Refusal::new(Stage::Estimate, reason).detail(never_fits.to_string());
         refusal.retryable = false;
         return (refusal, Some(first.clone()));

@@ -118,18 +118,18 @@ impl Reservation {
     }
 }
 
-/// The request is larger than the bucket: no waiting makes it fit.
+/// No waiting makes the request fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the request needs {needed} tokens ({input} input, {output} output at most) and the target's quota never holds more than {burst}: {}",
-    if *.burst == 0 { "it admits nothing, so raise its `tokensPerMinute`, or remove it" }
-    else if *.input < *.burst { "lower its maximum output" } else { "shorten its input, or raise `burstTokens`" }
-)]
-pub struct NeverFits {
-    pub needed: u64,
-    pub input: u64,
-    pub output: u64,
-    pub burst: u64,
+pub enum NeverFits {
+    /// The request is larger than the bucket.
+    #[error(
+        "the request needs {needed} tokens ({input} input, {output} output at most) and the target's quota never holds more than {burst}: {}",
+        if *.input < *.burst { "lower its maximum output" } else { "shorten its input, or raise `burstTokens`" }
+    )]
+    Larger { needed: u64, input: u64, output: u64, burst: u64 },
+    /// A limit of zero, which is no fault of the request; the field of the policy.
+    #[error("the target's quota admits nothing, so raise its `{field}`, or remove it")]
+    AdmitsNothing { field: &'static str },
 }
 
 /// Input estimate + maximum output. A request that names no maximum gets the policy's default, or what the bucket
@@ -138,13 +138,16 @@ pub struct NeverFits {
 /// `max_output` is the request's total over all choices; `generates`: the operation has output at all.
 ///
 /// # Errors
-/// [`NeverFits`] when the reservation is larger than a limited bucket.
+/// [`NeverFits`] when the reservation is larger than a limited bucket, or a limit is zero.
 pub fn reservation(
     input: u64,
     max_output: Option<u64>,
     generates: bool,
     quota: Option<&Quota>,
 ) -> Result<Reservation, NeverFits> {
+    if let Some(field) = quota.and_then(zero) {
+        return Err(NeverFits::AdmitsNothing { field });
+    }
     let burst = quota.filter(|quota| quota.tokens_per_minute.is_some()).map(|quota| quota.burst_tokens);
     let default = quota.map_or(defaults::quota::MAX_OUTPUT_TOKENS, |quota| quota.default_max_output_tokens);
     let output = match (generates, max_output) {
@@ -156,10 +159,18 @@ pub fn reservation(
     let reservation = Reservation { input, output };
     match burst {
         Some(burst) if reservation.total() > burst => {
-            Err(NeverFits { needed: reservation.total(), input, output, burst })
+            Err(NeverFits::Larger { needed: reservation.total(), input, output, burst })
         }
         _ => Ok(reservation),
     }
+}
+
+/// The limit that admits nothing.
+fn zero(quota: &Quota) -> Option<&'static str> {
+    if quota.requests_per_minute == Some(0) {
+        return Some("requestsPerMinute");
+    }
+    (quota.tokens_per_minute == Some(0)).then_some("tokensPerMinute")
 }
 
 #[cfg(test)]
@@ -238,7 +249,15 @@ mod tests {
         assert!(error.to_string().ends_with("lower its maximum output"), "{error}");
         let error = reservation(300, Some(1), true, Some(&quota(100))).unwrap_err();
         assert!(error.to_string().contains("burstTokens"), "{error}");
-        assert!(reservation(0, None, true, Some(&quota(0))).is_err(), "an explicit zero admits nothing");
+    }
+
+    #[test]
+    fn an_explicit_zero_admits_nothing_and_is_named() {
+        let none = |field| Err(NeverFits::AdmitsNothing { field });
+        assert_eq!(reservation(0, None, true, Some(&quota(0))), none("tokensPerMinute"));
+        assert_eq!(reservation(0, None, false, Some(&quota(0))), none("tokensPerMinute"));
+        let requests = Quota { requests_per_minute: Some(0), ..quota(100) };
+        assert_eq!(reservation(1, Some(1), true, Some(&requests)), none("requestsPerMinute"));
     }
 
     #[test]
@@ -255,7 +274,8 @@ mod tests {
         ) {
             match reservation(input, stated, true, Some(&quota(burst))) {
                 Ok(reserved) => prop_assert!(reserved.total() <= burst),
-                Err(error) => prop_assert!(error.needed > burst),
+                Err(NeverFits::Larger { needed, .. }) => prop_assert!(needed > burst),
+                Err(NeverFits::AdmitsNothing { .. }) => prop_assert_eq!(burst, 0),
             }
         }
     }

@@ -134,23 +134,28 @@ async fn a_tenant_has_its_share() {
 /// A rate of nothing admits nothing, and says so: it is no fault of the request, and no wait mends it.
 #[tokio::test]
 async fn a_quota_of_nothing_says_that_it_admits_nothing() {
-    let primary = provider("{}").await;
-    let mut only = target("primary", &primary, 0);
-    only.rules.quota = Some(quota(0));
-    let world = World::openai(vec![only.clone()]).await;
-    let answer = world.chat().await;
-    assert_eq!(
-        (answer.status.as_u16(), answer.json()["error"]["code"].as_str()),
-        (429, Some("tokens_exhausted"))
-    );
-    let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
-    assert!(message.contains("admits nothing, so raise its `tokensPerMinute`"), "{message}");
-    assert_eq!((answer.header("x-should-retry"), answer.header("retry-after")), (Some("false"), None));
-    // With another target it is passed over like any other.
-    let well = provider("{}").await;
-    let world = World::openai(vec![only, target("fallback", &well, 1)]).await;
-    assert_eq!(world.chat().await.header("x-sluice-served-by"), Some("fallback"));
-    assert_eq!(primary.stats().total.started, 0);
+    let mut requests = quota(1_000_000);
+    requests.rules.requests_per_minute = Some(0);
+    let limits = [
+        ("tokens_exhausted", "tokensPerMinute", quota(0)),
+        ("requests_exhausted", "requestsPerMinute", requests),
+    ];
+    for (code, field, limit) in limits {
+        let primary = provider("{}").await;
+        let mut only = target("primary", &primary, 0);
+        only.rules.quota = Some(limit);
+        let world = World::openai(vec![only.clone()]).await;
+        let answer = world.chat().await;
+        assert_eq!((answer.status.as_u16(), answer.json()["error"]["code"].as_str()), (429, Some(code)));
+        let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(message.contains(&format!("admits nothing, so raise its `{field}`")), "{message}");
+        assert_eq!((answer.header("x-should-retry"), answer.header("retry-after")), (Some("false"), None));
+        // With another target it is passed over like any other.
+        let well = provider("{}").await;
+        let world = World::openai(vec![only, target("fallback", &well, 1)]).await;
+        assert_eq!(world.chat().await.header("x-sluice-served-by"), Some("fallback"));
+        assert_eq!(primary.stats().total.started, 0);
+    }
 }
 
 /// The bar at the view is full when nothing is spent, whatever tenants have reserved.

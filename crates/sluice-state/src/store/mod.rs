@@ -162,6 +162,15 @@ impl Store {
         self.inner.stats()
     }
 
+    /// The targets whose transitions this agent is to hear of before it asks for them: those of its policies.
+    pub fn listen<'a>(&self, targets: impl IntoIterator<Item = &'a Arc<TargetPolicy>>) {
+        let now = clock::now();
+        let mut known = self.inner.known.lock();
+        for target in targets {
+            known.entry(target, now);
+        }
+    }
+
     /// How many agents serve a target, counted by the control plane; before the first count the policy's
     /// `assumedAgents` holds.
     pub fn set_agents(&self, id: &TargetId, agents: u32) {

@@ -75,7 +75,7 @@ impl Inner {
         self.tell(event);
     }
 
-    /// Takes note of a publication; those of targets that this agent never asked for are not its business.
+    /// Takes note of a publication; those of targets outside this agent's policies are not its business.
     pub(super) fn hear(&self, payload: &str) {
         let Some(heard) = script::decode_publication(payload) else {
             tracing::debug!("a publication is no transition");

@@ -165,9 +165,6 @@ async fn over_three_agents_each_transition_is_told_once() {
             })
             .await;
         world.until("connected", |state| state.store.reachable).await;
-        // Whoever has never asked for a target hears nothing of it.
-        world.ask("/v1/chat/completions", &[("x-scenario", "warm")], &crate::harness::chat(false)).await;
-        world.until_idle().await;
     }
     outage(&bench.worlds, &primary).await;
     // What its publication would tell a second time is told by then.
