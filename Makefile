@@ -10,7 +10,7 @@ CARGO ?= cargo
 SCENARIO ?=
 ARGS ?=
 
-.PHONY: help run brownout test test-deps fmt fmt-check lint deny advisories arrows generate check-generated bench
+.PHONY: help run brownout test test-deps fmt fmt-check lint deny advisories arrows generate check-generated chart-test images bench
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -42,13 +42,21 @@ advisories: ## Known vulnerabilities (fetches the advisory database)
 arrows: ## Which crate may depend on which
 	$(CARGO) test -q -p sluice-testkit --test arrows
 
-generate: ## Write crds/, docs/api.md, docs/metrics.md and the tables of docs/telemetry.md from the code
+generate: ## Write crds/, docs/api.md, docs/metrics.md, the tables of docs/telemetry.md, and what of charts/ is made from these
 	$(CARGO) run -q -p sluice-api --bin crdgen -- crds docs/api.md
 	$(CARGO) run -q -p sluice-telemetry --bin telemetry-docs -- docs/metrics.md docs/telemetry.md
+	charts/bin/generate
 
 check-generated: ## Fail when what `make generate` writes is stale
 	$(CARGO) run -q -p sluice-api --bin crdgen -- --check crds docs/api.md
 	$(CARGO) run -q -p sluice-telemetry --bin telemetry-docs -- --check docs/metrics.md docs/telemetry.md
+	charts/bin/generate --check
+
+chart-test: ## What the charts render and refuse; with a KUBECONFIG also what its API server says of it (dry run)
+	e2e/bin/chart-test
+
+images: ## Programs and images for the end-to-end tests, from packages alone; PROFILE=release for what is shipped
+	e2e/bin/images
 
 bench: ## Side-by-side measurements with nginx and Envoy; not a gate
 	e2e/bench/run
