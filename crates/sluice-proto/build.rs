@@ -8,7 +8,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Read when it runs: cargo may run a script that another checkout has built.
     let root = Path::new(&std::env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
     println!("cargo:rerun-if-changed={}", root.display());
-    let descriptors = protox::compile(["sluice/v1/discovery.proto"], [root])?;
+    let descriptors = protox::compile(["sluice/v1/discovery.proto", "sluice/v1/replica.proto"], [root])?;
     tonic_prost_build::configure()
         // Ordered maps: the same content always has the same bytes, and so the same version.
         .btree_map(".")

@@ -7,22 +7,21 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use sluice_api::status::{AgentsStatus, BreakerState as ApiBreakerState, BreakerStatus};
-use sluice_core::admission::BreakerState;
+use sluice_api::status::BreakerStatus;
 use sluice_core::classify::CredentialFault;
 use sluice_core::policy::ObjectRef;
 use sluice_core::target_id::TargetId;
 use sluice_proto::apply::RouteName;
-use sluice_proto::feature::Feature;
+pub use sluice_proto::replica::AgentFacts;
+use sluice_proto::replica::BreakerSaid;
 use sluice_proto::report::{Ack, BreakerSeen, Report, StoreHealth, TargetAggregate, TargetTransition};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::StreamCounts;
 use crate::publish::{Newest, Published};
+use crate::said::{Said, breaker_status};
 
 /// Transitions that wait for their reader; more are dropped and counted.
 const TRANSITION_QUEUE: usize = 1_024;
@@ -40,45 +39,6 @@ pub struct AgentName {
 /// Names a stream within this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamId(u64);
-
-/// What the agents say of one route.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct AgentFacts {
-    /// Agents that the route is for.
-    pub connected: u32,
-    /// Those that work by its newest version.
-    pub in_sync: u32,
-    /// Those that refused it.
-    pub rejecting: u32,
-    /// Why the first of them refused it.
-    pub reason: Option<String>,
-    /// What some of them do not know.
-    pub withheld: BTreeSet<Feature>,
-    /// Targets whose own credential their provider refuses.
-    pub credentials: BTreeMap<TargetId, CredentialFault>,
-}
-
-impl AgentFacts {
-    /// Adds what another replica's agents say.
-    pub fn add(&mut self, other: &Self) {
-        self.connected += other.connected;
-        self.in_sync += other.in_sync;
-        self.rejecting += other.rejecting;
-        self.reason = self.reason.take().or_else(|| other.reason.clone());
-        self.withheld.extend(&other.withheld);
-        self.credentials.extend(other.credentials.iter().map(|(id, fault)| (id.clone(), *fault)));
-    }
-
-    #[must_use]
-    pub fn status(&self) -> AgentsStatus {
-        AgentsStatus {
-            connected: self.connected,
-            in_sync: self.in_sync,
-            rejecting: self.rejecting,
-            reason: self.reason.clone(),
-        }
-    }
-}
 
 /// One target over all connected agents. Counters fall when an agent leaves.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -120,6 +80,9 @@ struct Inner {
     /// The last transition of each target, for as long as agents have it or there is room.
     last: BTreeMap<TargetId, TargetTransition>,
     dropped: u64,
+    /// Counts what may change what agents see of breakers: looking at each of them is not for every second.
+    breakers_changed: u64,
+    breakers_said: Option<(u64, BTreeMap<TargetId, BreakerSaid>)>,
 }
 
 #[derive(Debug)]
@@ -155,6 +118,7 @@ impl Fleet {
         }
         inner.streams.retain(|_, stream| stream.agent != agent);
         inner.next += 1;
+        inner.breakers_changed += 1;
         let id = StreamId(inner.next);
         let (sent, answered, store) = (None, None, None);
         inner
@@ -164,7 +128,9 @@ impl Fleet {
     }
 
     pub(crate) fn leave(&self, id: StreamId) {
-        self.lock().streams.remove(&id);
+        let mut inner = self.lock();
+        inner.streams.remove(&id);
+        inner.breakers_changed += 1;
     }
 
     pub(crate) fn sent(&self, id: StreamId, nonce: String, published: Arc<Published>) {
@@ -196,11 +162,18 @@ impl Fleet {
         let mut inner = self.lock();
         let Some(stream) = inner.streams.get_mut(&id) else { return };
         let given: BTreeSet<TargetId> = stream.given_targets();
+        let before = stream.targets.len();
+        let mut changed = false;
         stream.store = report.store.or(stream.store.take());
         for aggregate in report.targets.into_iter().filter(|aggregate| given.contains(&aggregate.target)) {
-            stream.targets.insert(aggregate.target.clone(), aggregate);
+            let seen = aggregate.breaker;
+            let known = stream.targets.insert(aggregate.target.clone(), aggregate);
+            changed |= known.is_none_or(|known| known.breaker != seen);
         }
         stream.targets.retain(|target, _| given.contains(target));
+        if changed || stream.targets.len() != before || !report.transitions.is_empty() {
+            inner.breakers_changed += 1;
+        }
         for transition in report.transitions.into_iter().filter(|told| given.contains(&told.target)) {
             inner.tell(transition, &self.transitions);
         }
@@ -211,25 +184,37 @@ impl Fleet {
     pub fn facts(&self, route: &RouteName) -> AgentFacts {
         let mut facts = AgentFacts::default();
         for stream in self.lock().streams.values() {
-            stream.says_of(|name| name == route, |_, of_stream| facts.add(&of_stream));
+            let newest = stream.newest.borrow();
+            let Some(newest) = newest.as_ref() else { continue };
+            stream.says_of(newest, |name| name == route, &mut |_, of_stream| facts.add(&of_stream));
         }
         facts
     }
 
-    /// What the agents say, by route, in one pass over the agents. A route without agents is not there.
+    /// What the agents say, by route. A route without agents is not there.
+    ///
+    /// Agents of one audience that say the same count together: a fleet costs as much as it has audiences.
     #[must_use]
     pub fn facts_by_route(&self) -> BTreeMap<RouteName, AgentFacts> {
         let mut facts: BTreeMap<RouteName, AgentFacts> = BTreeMap::new();
+        let mut alike: BTreeMap<Alike, (Arc<Published>, u32)> = BTreeMap::new();
+        let mut say = |route: &RouteName, said: AgentFacts| match facts.get_mut(route) {
+            Some(sum) => sum.add(&said),
+            None => {
+                facts.insert(route.clone(), said);
+            }
+        };
         for stream in self.lock().streams.values() {
-            stream.says_of(
-                |_| true,
-                |route, of_stream| match facts.get_mut(route) {
-                    Some(sum) => sum.add(&of_stream),
-                    None => {
-                        facts.insert(route.clone(), of_stream);
-                    }
-                },
-            );
+            let Some(newest) = stream.newest.borrow().clone() else { continue };
+            match stream.alike(&newest) {
+                Some(kind) => alike.entry(kind).or_insert((newest, 0)).1 += 1,
+                None => stream.says_of(&newest, |_| true, &mut say),
+            }
+        }
+        for (kind, (newest, agents)) in alike {
+            for (route, _) in newest.contents.iter() {
+                say(route, kind.facts(&newest, route, agents));
+            }
         }
         facts
     }
@@ -300,19 +285,34 @@ impl Fleet {
     /// The breakers as the agents see them, for where there is no shared state to read them from.
     #[must_use]
     pub fn breakers(&self) -> BTreeMap<TargetId, BreakerStatus> {
+        self.breakers_said().into_iter().map(|(target, said)| (target, breaker_status(&said))).collect()
+    }
+
+    /// Everything that they say.
+    #[must_use]
+    pub fn said(&self) -> Said {
+        Said { routes: self.facts_by_route(), breakers: self.breakers_said() }
+    }
+
+    fn breakers_said(&self) -> BTreeMap<TargetId, BreakerSaid> {
+        let generation = self.lock().breakers_changed;
+        if let Some((of, said)) = self.lock().breakers_said.as_ref()
+            && *of == generation
+        {
+            return said.clone();
+        }
         let sums = self.sums();
-        let inner = self.lock();
+        let mut inner = self.lock();
         let seen = sums.into_iter().filter_map(|(target, sum)| Some((target, sum.breaker?)));
-        seen.map(|(target, seen)| {
-            let last = inner.last.get(&target).filter(|last| last.transition.epoch == seen.epoch);
-            let status = BreakerStatus {
-                state: shown(seen),
-                since: since(seen.epoch),
-                reason: last.map(|last| last.transition.reason.as_str().to_owned()),
-            };
-            (target, status)
-        })
-        .collect()
+        let said: BTreeMap<_, _> = seen
+            .map(|(target, seen)| {
+                let last = inner.last.get(&target).filter(|last| last.transition.epoch == seen.epoch);
+                let reason = last.map(|last| last.transition.reason);
+                (target, BreakerSaid { seen, reason })
+            })
+            .collect();
+        inner.breakers_said = Some((generation, said.clone()));
+        said
     }
 
     /// The worst that agents say of the shared state; `None`: none has said anything.
@@ -338,11 +338,51 @@ impl Fleet {
     }
 }
 
+/// What agents have in common that say the same of every route: the newest that they are to have, and whether they work
+/// by it and reach the shared state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Alike {
+    /// Where it lies in memory, for as long as it is held.
+    newest: usize,
+    in_sync: bool,
+    cut_off: bool,
+}
+
+impl Alike {
+    fn facts(self, newest: &Published, route: &RouteName, agents: u32) -> AgentFacts {
+        AgentFacts {
+            connected: agents,
+            in_sync: if self.in_sync { agents } else { 0 },
+            cut_off: if self.cut_off { agents } else { 0 },
+            withheld: newest.withheld_from(route).collect(),
+            ..AgentFacts::default()
+        }
+    }
+}
+
 impl Stream {
+    /// `None`: it has something of its own to say.
+    fn alike(&self, newest: &Arc<Published>) -> Option<Alike> {
+        let answer = self.answered.as_ref().filter(|answer| answer.version == newest.version);
+        let rejects = answer.is_some_and(|answer| !answer.rejected.is_empty());
+        if rejects || self.targets.values().any(|aggregate| aggregate.credential.is_some()) {
+            return None;
+        }
+        let address = Arc::as_ptr(newest).addr();
+        Some(Alike { newest: address, in_sync: answer.is_some(), cut_off: self.is_cut_off() })
+    }
+
+    fn is_cut_off(&self) -> bool {
+        matches!(self.store, Some(StoreHealth::Unreachable { .. }))
+    }
+
     /// What this agent says of the routes that it is to have.
-    fn says_of(&self, of: impl Fn(&RouteName) -> bool, mut say: impl FnMut(&RouteName, AgentFacts)) {
-        let newest = self.newest.borrow();
-        let Some(newest) = newest.as_ref() else { return };
+    fn says_of(
+        &self,
+        newest: &Published,
+        of: impl Fn(&RouteName) -> bool,
+        say: &mut impl FnMut(&RouteName, AgentFacts),
+    ) {
         let answer = self.answered.as_ref().filter(|answer| answer.version == newest.version);
         for (route, contents) in newest.contents.iter().filter(|(route, _)| of(route)) {
             let rejected = answer.and_then(|answer| answer.rejected.get(route));
@@ -352,6 +392,7 @@ impl Stream {
                 rejecting: u32::from(rejected.is_some()),
                 reason: rejected.cloned(),
                 withheld: newest.withheld_from(route).collect(),
+                cut_off: u32::from(self.is_cut_off()),
                 credentials: self.credentials(contents.targets.iter()),
             };
             say(route, facts);
@@ -392,21 +433,4 @@ impl Inner {
             self.dropped += 1;
         }
     }
-}
-
-/// An open breaker whose cool-down is over waits for a request to probe with.
-fn shown(seen: BreakerSeen) -> ApiBreakerState {
-    match seen.state {
-        BreakerState::Closed => ApiBreakerState::Closed,
-        BreakerState::HalfOpen => ApiBreakerState::HalfOpen,
-        BreakerState::Open if seen.open_for == Duration::ZERO => ApiBreakerState::AwaitingProbe,
-        BreakerState::Open => ApiBreakerState::Open,
-    }
-}
-
-/// An epoch is the state's own clock in milliseconds when it began, unless the clock stepped back; the
-/// epoch of a breaker that never changed says nothing.
-fn since(epoch: u64) -> Option<Time> {
-    let ms = i64::try_from(epoch).ok().filter(|ms| *ms > 1_000_000_000_000)?;
-    k8s_openapi::jiff::Timestamp::from_second(ms / 1_000).ok().map(Time)
 }

@@ -17,11 +17,15 @@
 //! | [`publish`] | per scope the newest snapshot, by content hash |
 //! | [`service`] | the gRPC service: hello, snapshots, answers, reports |
 //! | [`fleet`] | what the connected agents said |
+//! | [`said`], [`replicas`] | what the agents of all replicas said, added up |
+//! | [`replica_service`] | the gRPC service that tells other replicas |
+//! | [`transition_log`] | breaker transitions, each once |
 //! | [`conditions`], [`status`] | what is written back to the resources |
 //! | [`metrics`] | what it measures of itself |
 //! | [`files`] | a directory of manifests as the source |
 //! | [`random`] | the one source of random numbers, seeded and logged |
 
+mod clock;
 pub mod compile;
 pub mod conditions;
 pub mod files;
@@ -30,8 +34,12 @@ pub mod index;
 pub mod metrics;
 pub mod publish;
 pub mod random;
+pub mod replica_service;
+pub mod replicas;
+pub mod said;
 pub mod service;
 pub mod status;
+pub mod transition_log;
 
 pub use compile::{Compiled, compile};
 pub use index::Index;

@@ -53,10 +53,15 @@ pub fn route_status(
         .collect();
     ModelRouteStatus {
         conditions: join(conditions, drafts, &OURS, report.object.generation, now),
-        agents: Some(AgentsStatus { reason: facts.reason.clone().map(cut), ..facts.status() }),
+        agents: Some(agents(facts)),
         summary: Some(summary(report, facts, &targets)),
         targets,
     }
+}
+
+fn agents(facts: &AgentFacts) -> AgentsStatus {
+    let AgentFacts { connected, in_sync, rejecting, .. } = *facts;
+    AgentsStatus { connected, in_sync, rejecting, reason: facts.reason.clone().map(cut) }
 }
 
 /// Targets whose credential their provider refuses. There is no such condition while none is, as agents tell only of

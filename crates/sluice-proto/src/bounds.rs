@@ -67,3 +67,6 @@ pub const LABELS: usize = 64;
 pub const TRANSITIONS: usize = 256;
 /// Targets in one report.
 pub const REPORTED_TARGETS: usize = 1_024;
+
+/// Routes, and targets, in one message between replicas of the control plane.
+pub const REPLICA_ENTRIES: usize = 1_000;

@@ -13,6 +13,7 @@
 //! | [`feature`] | what older agents do not know, and how it is withheld from them |
 //! | [`apply`] | an agent's side of a snapshot: accept or reject per object, keep the last good |
 //! | [`report`] | transitions, aggregates and store health, both ways |
+//! | [`replica`] | what replicas of the control plane tell one another, both ways |
 //! | [`reconnect`] | how long an agent waits before it connects again |
 
 pub mod apply;
@@ -22,6 +23,7 @@ pub mod encode;
 mod enums;
 pub mod feature;
 pub mod reconnect;
+pub mod replica;
 pub mod report;
 
 /// The compiled protocol.

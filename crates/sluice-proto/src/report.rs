@@ -210,7 +210,7 @@ impl Report {
 }
 
 impl TargetTransition {
-    fn encode(&self) -> v1::Transition {
+    pub(crate) fn encode(&self) -> v1::Transition {
         let Transition { from, to, reason, epoch, counts } = &self.transition;
         v1::Transition {
             target_id: self.target.as_str().to_owned(),
@@ -225,7 +225,7 @@ impl TargetTransition {
         }
     }
 
-    fn decode(wire: &v1::Transition) -> Result<Self, InvalidField> {
+    pub(crate) fn decode(wire: &v1::Transition) -> Result<Self, InvalidField> {
         Ok(Self {
             target: target_id(&wire.target_id)?,
             transition: Transition {
@@ -253,23 +253,12 @@ impl TargetAggregate {
             admitted: self.admitted,
             refused: self.refused,
             failed_over: self.failed_over,
-            breaker: self.breaker.map(|breaker| v1::BreakerSeen {
-                state: breaker.state.number(),
-                epoch: breaker.epoch,
-                open_for: Some(encode::duration(breaker.open_for)),
-            }),
+            breaker: self.breaker.as_ref().map(BreakerSeen::encode),
             credential: self.credential.map(CredentialFault::number),
         }
     }
 
     fn decode(wire: &v1::TargetAggregate) -> Result<Self, InvalidField> {
-        let breaker = |wire: v1::BreakerSeen| {
-            Ok::<_, InvalidField>(BreakerSeen {
-                state: BreakerState::read(wire.state, "targets.breaker.state")?,
-                epoch: epoch(wire.epoch)?,
-                open_for: Field("targets.breaker.openFor").duration(wire.open_for)?,
-            })
-        };
         Ok(Self {
             target: target_id(&wire.target_id)?,
             in_flight: wire.in_flight,
@@ -277,11 +266,29 @@ impl TargetAggregate {
             admitted: wire.admitted,
             refused: wire.refused,
             failed_over: wire.failed_over,
-            breaker: wire.breaker.map(breaker).transpose()?,
+            breaker: wire.breaker.as_ref().map(BreakerSeen::decode).transpose()?,
             credential: wire
                 .credential
                 .map(|fault| CredentialFault::read(fault, "targets.credential"))
                 .transpose()?,
+        })
+    }
+}
+
+impl BreakerSeen {
+    pub(crate) fn encode(&self) -> v1::BreakerSeen {
+        v1::BreakerSeen {
+            state: self.state.number(),
+            epoch: self.epoch,
+            open_for: Some(encode::duration(self.open_for)),
+        }
+    }
+
+    pub(crate) fn decode(wire: &v1::BreakerSeen) -> Result<Self, InvalidField> {
+        Ok(Self {
+            state: BreakerState::read(wire.state, "targets.breaker.state")?,
+            epoch: epoch(wire.epoch)?,
+            open_for: Field("targets.breaker.openFor").duration(wire.open_for)?,
         })
     }
 }

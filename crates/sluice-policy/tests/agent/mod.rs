@@ -11,7 +11,9 @@ use sluice_policy::fleet::{AgentFacts, Fleet};
 use sluice_policy::index::Key;
 use sluice_policy::publish::{Audience, Publisher};
 use sluice_policy::random::Random;
+use sluice_policy::replica_service::{RecogniseReplica, ReplicaService};
 use sluice_policy::service::{Authenticate, Discovery, Identity, Settings, TrustLoopback};
+use sluice_policy::transition_log::TransitionLog;
 use sluice_policy::{Index, compile};
 use sluice_proto::apply::{Applied, PolicySet, RouteName};
 use sluice_proto::report::{Hello, Report, TargetTransition};
@@ -19,6 +21,7 @@ use sluice_proto::v1;
 use sluice_proto::v1::agent_message::Message as FromAgent;
 use sluice_proto::v1::controller_message::Message as ToAgent;
 use sluice_proto::v1::policy_discovery_client::PolicyDiscoveryClient;
+use sluice_proto::v1::replica_sync_client::ReplicaSyncClient;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tokio_util::sync::CancellationToken;
@@ -32,8 +35,19 @@ pub struct Plane {
     pub publisher: Arc<Publisher>,
     pub fleet: Arc<Fleet>,
     pub transitions: mpsc::Receiver<TargetTransition>,
+    pub log: Arc<TransitionLog>,
     pub shutdown: CancellationToken,
     address: SocketAddr,
+}
+
+/// Replicas send this word.
+pub struct Password;
+
+impl RecogniseReplica for Password {
+    async fn recognise(&self, metadata: &MetadataMap) -> Result<(), Status> {
+        let word = metadata.get("authorization").map(AsRef::as_ref);
+        if word == Some(&b"replica"[..]) { Ok(()) } else { Err(Status::unauthenticated("who are you?")) }
+    }
 }
 
 /// Credentials of one namespace.
@@ -70,11 +84,24 @@ impl Plane {
             Random::seeded(7),
             shutdown.clone(),
         );
+        let log = Arc::new(TransitionLog::default());
+        let replicas = ReplicaService::new(Arc::clone(&fleet), Arc::clone(&log), Password, shutdown.clone());
         let server = tonic::transport::Server::builder()
             .add_service(service.into_server())
+            .add_service(replicas.into_server())
             .serve_with_incoming(TcpListenerStream::new(listener));
         tokio::spawn(server);
-        Self { publisher, fleet, transitions, shutdown, address }
+        Self { publisher, fleet, transitions, log, shutdown, address }
+    }
+
+    /// Asks as another replica does.
+    pub async fn ask(&self, word: Option<&str>) -> Result<Streaming<v1::ReplicaSaid>, Status> {
+        let mut client = ReplicaSyncClient::connect(format!("http://{}", self.address)).await.unwrap();
+        let mut request = tonic::Request::new(v1::WatchRequest { replica: "other".to_owned() });
+        if let Some(word) = word {
+            request.metadata_mut().insert("authorization", word.parse().unwrap());
+        }
+        Ok(client.watch(request).await?.into_inner())
     }
 
     pub fn publish(&self, index: &Index) {
