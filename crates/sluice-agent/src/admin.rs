@@ -13,6 +13,7 @@ use sluice_telemetry::TextFormat;
 use tokio::net::TcpListener;
 
 use crate::agent::Shared;
+use crate::policy_client::Standing;
 
 pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>) -> std::io::Result<()> {
     let drain = shared.drain.clone();
@@ -26,13 +27,21 @@ pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>) -> std::io
 }
 
 /// Ready once there are policies, and until the agent drains. Neither Redis nor the control plane being away
-/// makes it unready: it serves by its last good policies.
+/// makes it unready: it serves by its last good policies. Before the first ones it says what it waits for.
 async fn ready(State(shared): State<Arc<Shared>>) -> Response {
-    if shared.drain.stopping() {
-        return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
+    let unready = |why: String| (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
+    if shared.drain.leaving() {
+        return unready("draining\n".to_owned());
     }
     if shared.policies.load().version.is_empty() {
-        return (StatusCode::SERVICE_UNAVAILABLE, "no policies yet\n").into_response();
+        return unready(match &*shared.standing.lock() {
+            Standing::Away(reason) => format!("no policies yet: {reason}\n"),
+            Standing::Connected => "no policies yet: the control plane has sent none\n".to_owned(),
+            Standing::Unasked => "no policies yet: the control plane has not answered\n".to_owned(),
+        });
+    }
+    if let Some(why) = shared.clients.unready() {
+        return unready(format!("{why}\n"));
     }
     "ok\n".into_response()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
-use sluice_proto::apply::PolicySet;
+use sluice_proto::apply::{Applied, PolicySet};
 use sluice_proto::report::Rejection;
 use sluice_state::store::{Shared as StateHome, Store, StoreConfig};
 use sluice_telemetry::Tracer;
@@ -14,17 +14,21 @@ use sluice_telemetry::{MetricSource, TextFormat};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
-use tonic::transport::Endpoint;
 
 use crate::body_room::BodyRooms;
+use crate::client_auth::Clients;
 use crate::clock::Clock;
 use crate::config::{AgentConfig, Identity};
+use crate::control_plane::ControlPlane;
 use crate::drain::Drain;
+use crate::last_good::{self, Folder};
 use crate::metrics::Metrics;
 use crate::policies::Policies;
+use crate::policy_client::Standing;
 use crate::random::Random;
 use crate::state::{AgentState, RejectedObject};
 use crate::targets::TargetRegistry;
+use crate::tls::ListenerTls;
 use crate::transitions::Told;
 use crate::upstream::Upstream;
 
@@ -37,6 +41,7 @@ pub(crate) struct Shared {
     /// Where breaker state is shared: `redis` or `embedded`.
     pub(crate) home: &'static str,
     pub(crate) grace: Duration,
+    lame_duck: Duration,
     header_timeout: Duration,
     /// Drawn at the start: one agent's streams to the control plane have it in common.
     pub(crate) id: Arc<str>,
@@ -46,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) upstream: Upstream,
     pub(crate) clock: Clock,
+    pub(crate) clients: Clients,
+    tls: Option<Arc<ListenerTls>>,
     pub(crate) random: Random,
     pub(crate) tracer: Tracer,
     /// Apart from the rest, so that a settlement under way keeps no agent alive.
@@ -59,6 +66,12 @@ pub(crate) struct Shared {
     /// Whether there are policies.
     pub(crate) ready: tokio::sync::watch::Sender<bool>,
     pub(crate) rejected: Mutex<Vec<RejectedObject>>,
+    pub(crate) standing: Mutex<Standing>,
+    /// What to begin with after a restart.
+    pub(crate) last_good: tokio::sync::watch::Sender<Arc<PolicySet>>,
+    folder: Option<Folder>,
+    /// What an agent before this one had applied, until the control plane is followed.
+    restored: Mutex<Option<Applied>>,
     /// Admissions whose tokens are not settled yet.
     pub(crate) unsettled: std::sync::atomic::AtomicU64,
 }
@@ -70,12 +83,14 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// An agent without policies; it refuses everything until it has some.
+    /// An agent without policies, but for those of a snapshot; it refuses everything until it has some.
     ///
     /// # Errors
-    /// When the system's certificates cannot be read, or the state store's configuration is bad.
+    /// When the system's certificates or the clients' keys cannot be read, or the state store's configuration is bad.
     pub fn new(config: AgentConfig) -> anyhow::Result<Self> {
-        let AgentConfig { identity, shared: state, grace, header_timeout, seed, tracer, books } = config;
+        let AgentConfig { identity, shared: state, grace, lame_duck, header_timeout, seed, .. } = config;
+        let AgentConfig { tracer, books, snapshot, clients, tls, .. } = config;
+        let clock = Clock::start();
         let seed = seed.unwrap_or_else(Random::system_seed);
         tracing::info!(agent = identity.name, seed, "agent starts");
         let random = Random::new(seed);
@@ -91,13 +106,16 @@ impl Agent {
             seed: random.id(),
             clock: Arc::new(sluice_state::clock::SystemClock::start()),
         })?;
+        let folder = snapshot.and_then(|path| open(&path, &identity));
         let shared = Shared {
             id,
             mark,
             policies: ArcSwap::from_pointee(Policies::empty()),
             store,
             upstream: Upstream::new()?,
-            clock: Clock::start(),
+            clock,
+            clients: Clients::new(clients, clock)?,
+            tls: tls.map(Arc::new),
             random,
             tracer,
             told: Arc::default(),
@@ -108,12 +126,18 @@ impl Agent {
             settling: TaskTracker::new(),
             ready: tokio::sync::watch::Sender::new(false),
             rejected: Mutex::new(Vec::new()),
+            standing: Mutex::default(),
+            last_good: tokio::sync::watch::Sender::default(),
+            restored: Mutex::default(),
+            folder,
             unsettled: std::sync::atomic::AtomicU64::new(0),
             identity,
             home,
             grace,
+            lame_duck,
             header_timeout,
         };
+        shared.restore();
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -123,15 +147,18 @@ impl Agent {
     }
 
     /// Gets its policies from a control plane until the agent drains.
-    pub async fn follow(&self, control_plane: Endpoint) {
-        crate::policy_client::follow(self.shared.clone(), control_plane).await;
+    pub async fn follow(&self, control_plane: ControlPlane) {
+        let applied = self.shared.restored.lock().take().unwrap_or_default();
+        crate::policy_client::follow(self.shared.clone(), control_plane, applied).await;
     }
 
     /// Serves applications until [`drain`](Self::drain) has ended the last exchange.
     pub async fn serve(&self, listener: TcpListener) {
         let shared = self.shared.clone();
         let handle = move |request, connection| crate::pipeline::handle(shared.clone(), request, connection);
-        crate::server::serve(listener, self.shared.drain.clone(), self.shared.header_timeout, handle).await;
+        let Shared { drain, header_timeout, tls, .. } = &*self.shared;
+        let tls = tls.as_ref().map(|tls| tls.acceptor());
+        crate::server::serve(listener, tls, drain.clone(), *header_timeout, handle).await;
     }
 
     /// Serves `/livez`, `/readyz`, `/metrics` and `/state` until the agent has drained.
@@ -176,7 +203,7 @@ impl Agent {
         &self,
         applications: TcpListener,
         admin: Option<TcpListener>,
-        control: Option<Endpoint>,
+        control: Option<ControlPlane>,
     ) -> Running {
         let mut serving = JoinSet::new();
         let mut beside = JoinSet::new();
@@ -190,6 +217,14 @@ impl Agent {
                     tracing::error!(%error, "the admin port failed");
                 }
             });
+        }
+        let agent = self.clone();
+        beside.spawn(async move { agent.shared.clients.follow().await });
+        if let Some(tls) = self.shared.tls.clone() {
+            beside.spawn(tls.follow());
+        }
+        if let Some(folder) = self.shared.folder.clone() {
+            beside.spawn(last_good::keep(folder, self.shared.last_good.subscribe()));
         }
         if let Some(control) = control {
             let agent = self.clone();
@@ -215,10 +250,12 @@ pub struct Running {
 }
 
 impl Running {
-    /// Accepts nothing new, lets exchanges finish for the grace period, ends the rest with an error event of
-    /// their format, and settles everything.
+    /// Is unready at once and still serves for the lame-duck time; then accepts nothing new, lets exchanges finish for
+    /// the grace period, ends the rest with an error event of their format, and settles everything.
     pub async fn drain(mut self) {
         let shared = &self.agent.shared;
+        shared.drain.leave();
+        tokio::time::sleep(shared.lame_duck).await;
         shared.drain.stop();
         if tokio::time::timeout(shared.grace, finished(&mut self.serving)).await.is_err() {
             shared.drain.end();
@@ -233,11 +270,28 @@ impl Running {
     }
 }
 
+/// Without a folder an agent serves all the same.
+fn open(path: &std::path::Path, identity: &Identity) -> Option<Folder> {
+    let opened = Folder::open(path, &identity.namespace);
+    opened.inspect_err(|error| tracing::error!(%error, "no snapshot is kept")).ok()
+}
+
 async fn finished(tasks: &mut JoinSet<()>) {
     while tasks.join_next().await.is_some() {}
 }
 
 impl Shared {
+    /// Begins with what an agent before this one served from.
+    fn restore(&self) {
+        let Some((applied, rejected)) = self.folder.as_ref().and_then(Folder::read) else { return };
+        for rejection in &rejected {
+            tracing::warn!(object = %rejection.object, error = %rejection.error, "a route of the snapshot is left out");
+        }
+        tracing::info!("serving by the snapshot of before the restart until the control plane answers");
+        self.use_policies(&applied.current(), &rejected);
+        *self.restored.lock() = Some(applied);
+    }
+
     #[tracing::instrument(skip_all, fields(agent = self.identity.name, version = &*set.version))]
     pub(crate) fn use_policies(&self, set: &PolicySet, rejected: &[Rejection]) {
         *self.rejected.lock() = rejected

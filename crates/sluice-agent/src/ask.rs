@@ -15,6 +15,7 @@ use sluice_core::wire::{
 };
 
 use crate::body_room::BodyRoom;
+use crate::client_auth::CallersCredential;
 use crate::headers::{self, ProtectedHeader};
 use crate::reply::Unanswered;
 
@@ -36,6 +37,7 @@ pub(crate) struct Ask {
     pub(crate) sdk_retries: u32,
     pub(crate) deadline: CallersDeadline,
     pub(crate) traceparent: Option<Arc<str>>,
+    pub(crate) callers_credential: CallersCredential,
     /// The body's share of what may be in memory.
     pub(crate) room: Option<BodyRoom>,
 }
@@ -59,6 +61,10 @@ pub(crate) enum Unreadable {
     Deadline(UnreadableDeadline),
     TooManyHeaders,
     FramedTwice,
+    /// The client shows no credential that is good here.
+    Unauthenticated,
+    /// It cannot be said now whether its credential is good.
+    Unverified,
     /// It came through this agent before, or through too many.
     Loop,
 }
@@ -108,6 +114,7 @@ impl Ask {
             sdk_retries,
             deadline,
             traceparent,
+            callers_credential: CallersCredential::default(),
             room: None,
         })
     }
@@ -212,7 +219,7 @@ fn without_trailing_slash(uri: Uri) -> Uri {
 
 /// Reads on for a moment what is sent in spite of its refusal: a connection that is closed with bytes unread is
 /// reset, and the reset overtakes the refusal on its way to the client.
-fn linger(mut body: Incoming) {
+pub(crate) fn linger(mut body: Incoming) {
     tokio::spawn(tokio::time::timeout(LINGER, async move { while let Some(Ok(_)) = body.frame().await {} }));
 }
 

@@ -20,6 +20,7 @@ use crate::ask::{Ask, quota_tenant};
 use crate::attempt::{Attempt, Ended, Failure};
 use crate::backend;
 use crate::body::Body;
+use crate::client_auth::CallersCredential;
 use crate::exchange::Exchange;
 use crate::grant::Grant;
 use crate::plan::{Plan, Step};
@@ -154,8 +155,7 @@ impl<'a> Run<'a> {
                 priority: target.policy.priority,
                 weight: target.policy.weight,
                 in_flight: target.in_flight(),
-                closed: matches!(target.credential, CredentialHeader::Missing)
-                    .then_some(PassedOver::NoCredential),
+                closed: self.is_without_credential(target).then_some(PassedOver::NoCredential),
             })
             .collect();
         let allowed = self.route.policy.target_header == sluice_core::policy::TargetHeader::Allow;
@@ -171,6 +171,14 @@ impl<'a> Run<'a> {
         let may_retry = self.ask.sdk_retries == 0 && first.is_some_and(|group| group.mode == Mode::Enforce);
         let rules = first.map(|group| group.rules.clone()).unwrap_or_default();
         Plan::new(order.ask, rules, may_retry)
+    }
+
+    fn is_without_credential(&self, target: &Target) -> bool {
+        match target.credential {
+            CredentialHeader::Missing => true,
+            CredentialHeader::Theirs => self.ask.callers_credential == CallersCredential::Spent,
+            CredentialHeader::Ours(..) | CredentialHeader::Nobodys => false,
+        }
     }
 
     /// ONE round trip to the shared state: breaker permit and token reservation, both or neither.

@@ -21,6 +21,8 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use crate::head_scan::HeadScan;
 
@@ -60,8 +62,74 @@ impl Connection {
     }
 }
 
+/// A client's bytes, in plain text or out of TLS.
+pub(crate) enum Socket {
+    Plain(TcpStream),
+    /// Boxed: a session is large, and most agents have none.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Socket {
+    pub(crate) async fn accept(socket: TcpStream, tls: Option<TlsAcceptor>) -> io::Result<Self> {
+        match tls {
+            Some(tls) => Ok(Self::Tls(Box::new(tls.accept(socket).await?))),
+            None => Ok(Self::Plain(socket)),
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_read(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_write(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, bufs),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(socket) => socket.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
 pub(crate) struct ClientIo {
-    socket: TcpStream,
+    socket: Socket,
     connection: Arc<Connection>,
     /// Read to tell the version, and not given to hyper yet.
     first: Vec<u8>,
@@ -70,7 +138,7 @@ pub(crate) struct ClientIo {
 }
 
 impl ClientIo {
-    pub(crate) fn new(socket: TcpStream, connection: Arc<Connection>) -> Self {
+    pub(crate) fn new(socket: Socket, connection: Arc<Connection>) -> Self {
         Self { socket, connection, first: Vec::new(), stalled: None }
     }
 
@@ -156,11 +224,18 @@ impl AsyncWrite for ClientIo {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
+        match Pin::new(&mut self.socket).poll_flush(cx) {
+            // TLS has taken what it could not write yet.
+            Poll::Pending => self.watch(cx, Poll::Pending),
+            ready @ Poll::Ready(_) => ready,
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(cx)
+        match Pin::new(&mut self.socket).poll_shutdown(cx) {
+            Poll::Pending => self.watch(cx, Poll::Pending),
+            ready @ Poll::Ready(_) => ready,
+        }
     }
 }
 
@@ -176,7 +251,7 @@ mod tests {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         client.set_nodelay(true).unwrap();
         let (socket, _) = listener.accept().await.unwrap();
-        let mut io = ClientIo::new(socket, Connection::new(Duration::from_secs(1)));
+        let mut io = ClientIo::new(Socket::Plain(socket), Connection::new(Duration::from_secs(1)));
         let send = async {
             for piece in pieces {
                 client.write_all(piece).await.unwrap();
@@ -207,7 +282,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (socket, _) = listener.accept().await.unwrap();
-        let mut io = ClientIo::new(socket, Connection::new(Duration::from_secs(1)));
+        let mut io = ClientIo::new(Socket::Plain(socket), Connection::new(Duration::from_secs(1)));
         let request = [b'a'; 1_000];
         client.write_all(&request).await.unwrap();
         assert!(!io.speaks_http2().await.unwrap());

@@ -1,14 +1,17 @@
 //! What an agent is told at its start. Policies come from the control plane, not from here.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_state::store::Shared;
 use sluice_telemetry::{Books, Signals, Tracer};
 
+use crate::client_auth::ClientAuth;
 use crate::clock::Clock;
 use crate::random::Random;
+use crate::tls::ListenerTls;
 
 /// Grace for streams at shutdown.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
@@ -33,6 +36,14 @@ pub struct AgentConfig {
     pub shared: Shared,
     /// How long streams may go on after the signal to stop.
     pub grace: Duration,
+    /// How long new exchanges are still served after the signal to stop, while those who send them learn of it; none.
+    pub lame_duck: Duration,
+    /// Who is served.
+    pub clients: ClientAuth,
+    /// TLS on the side of clients; `None`: plain text.
+    pub tls: Option<ListenerTls>,
+    /// A folder in memory where the last good policies outlive this process.
+    pub snapshot: Option<PathBuf>,
     /// How long a client may take to send a request's headers; its connection is closed then.
     pub header_timeout: Duration,
     /// For jitter, ids and nonces; `None`: from the system.
@@ -51,6 +62,10 @@ impl AgentConfig {
             identity,
             shared,
             grace: DEFAULT_GRACE,
+            lame_duck: Duration::ZERO,
+            clients: ClientAuth::None,
+            tls: None,
+            snapshot: None,
             header_timeout: DEFAULT_HEADER_TIMEOUT,
             seed: None,
             tracer: Tracer::off(),

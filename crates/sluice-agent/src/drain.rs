@@ -1,12 +1,14 @@
-//! Ending in order: first no new work, then an end to what is still running.
+//! Ending in order: first out of the way, then no new work, then an end to what is still running.
 
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-/// Two signals, one after the other.
+/// Three signals, one after the other.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Drain {
+    /// Unready, and still serving: those who send new work have not heard of it yet.
+    leave: CancellationToken,
     /// Accept nothing new; finish what runs.
     stop: CancellationToken,
     /// The grace period is over: streams end with an error event of their format.
@@ -14,12 +16,20 @@ pub(crate) struct Drain {
 }
 
 impl Drain {
+    pub(crate) fn leave(&self) {
+        self.leave.cancel();
+    }
+
     pub(crate) fn stop(&self) {
         self.stop.cancel();
     }
 
     pub(crate) fn end(&self) {
         self.end.cancel();
+    }
+
+    pub(crate) fn leaving(&self) -> bool {
+        self.leave.is_cancelled() || self.stopping()
     }
 
     pub(crate) fn stopping(&self) -> bool {

@@ -10,6 +10,8 @@ pub(crate) const MOST_BYTES: usize = 64 * 1024;
 
 /// The caller names a target (where the route allows it).
 pub(crate) const TARGET: HeaderName = HeaderName::from_static("x-sluice-target");
+/// The client's key for a gateway, where the usual headers carry its key for a provider.
+pub(crate) const CLIENT_KEY: HeaderName = HeaderName::from_static("x-sluice-client-key");
 /// The caller's own deadline, in milliseconds from now.
 pub(crate) const TIMEOUT_MS: &str = "x-sluice-timeout-ms";
 /// Which target answered.
@@ -33,8 +35,8 @@ const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 /// A caller's key for safe repeats: it stays with one provider.
 pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-const API_KEY: HeaderName = HeaderName::from_static("api-key");
-const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+pub(crate) const API_KEY: HeaderName = HeaderName::from_static("api-key");
+pub(crate) const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// RFC 9110 § 7.6.1, and what proxies have always treated alike.
 const HOP_BY_HOP: [HeaderName; 9] = [

@@ -10,6 +10,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`args`], [`config`] | what it is told |
 //! | [`agent`] | start, end, and what the parts share |
 //! | `pipeline` | the request path on one page |
 //! | `ask`, `body_room`, `head_scan`, `headers` | reading a request |
@@ -19,15 +20,21 @@
 //! | `attempt`, `flow`, `grant` | one upstream call, its answer, and what it was given |
 //! | `relay`, `verbatim`, `keep_alive`, `driven`, `body` | the answer on its way to the client |
 //! | `reply`, `backend` | what is answered when no target serves; errors become responses, in `reply` only |
-//! | `server`, `client_io`, `drain` | connections of clients |
+//! | `server`, `client_io`, [`tls`], `drain` | connections of clients |
+//! | [`client_auth`] | who may spend at a gateway |
 //! | `upstream` | connections to providers |
-//! | `policies`, `targets`, `policy_client` | what rules, and where it comes from |
+//! | `policies`, `targets` | what rules |
+//! | [`control_plane`], `policy_client`, `last_good`, `trust` | where it comes from |
 //! | `metrics`, `transitions`, `report`, `state`, `admin` | what is shown |
 //! | `clock`, `random` | the only sources of time and chance |
 
 pub mod agent;
+pub mod args;
+pub mod client_auth;
 pub mod config;
+pub mod control_plane;
 pub mod state;
+pub mod tls;
 
 mod admin;
 mod ask;
@@ -49,6 +56,7 @@ mod head_scan;
 mod headers;
 mod keep_alive;
 mod lanes;
+mod last_good;
 mod metrics;
 mod pipeline;
 mod plan;
@@ -62,9 +70,11 @@ mod server;
 mod spans;
 mod targets;
 mod transitions;
+mod trust;
 mod unserved;
 mod upstream;
 mod verbatim;
 
 pub use agent::Agent;
 pub use config::AgentConfig;
+pub use control_plane::ControlPlane;

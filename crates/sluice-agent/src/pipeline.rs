@@ -1,9 +1,9 @@
 //! The request path, top to bottom, in the order in which things happen.
 //!
 //! ```text
-//! accept ─ policies ─ head ─ body ─ route ─ deadline, tenant, lane ─ turn ─┐
-//!                                                                          ▼
-//!            relay ◄─ hold back ◄─ send ◄─ admit ◄─ slot ◄─ target ◄── attempts
+//! accept ─ policies ─ head ─ client ─ body ─ route ─ deadline, tenant, lane ─ turn ─┐
+//!                                                                                   ▼
+//!                     relay ◄─ hold back ◄─ send ◄─ admit ◄─ slot ◄─ target ◄── attempts
 //! ```
 //! Every `?` leaves with a [`Refusal`]; [`reply`] makes an answer of it, the only place where errors become
 //! responses.
@@ -19,7 +19,7 @@ use sluice_core::refusal::{Reason, Refusal};
 use sluice_core::wire::{Operation, model_id};
 
 use crate::agent::Shared;
-use crate::ask::{Ask, Unreadable};
+use crate::ask::{self, Ask, Unreadable};
 use crate::attempt::UNLIMITED;
 use crate::attempts;
 use crate::body::Body;
@@ -67,6 +67,13 @@ async fn read(
     }
     if ask.loops(shared.mark) {
         return Err(fail(ask.format, Unreadable::Loop));
+    }
+    match shared.clients.admit(&mut ask.headers).await {
+        Ok(callers_credential) => ask.callers_credential = callers_credential,
+        Err(denied) => {
+            ask::linger(body);
+            return Err(fail(ask.format, denied.into()));
+        }
     }
     if policies.version.is_empty() {
         return Err(fail(ask.format, Unreadable::NoPolicy));

@@ -2,11 +2,19 @@
 //!
 //! A stream that ends (the control plane recycles them), or a control plane that is away, changes nothing
 //! for traffic: the last good policies stay, and the agent connects again after a jittered pause.
+//!
+//! Edge rules
+//! - Pauses grow until a stream has lasted: a control plane that pushes and dies is not asked four times a second.
+//! - A refused credential is no weather: the first pause after it is long. But a file that changes (a renewed token, the
+//!   authorities of a younger ConfigMap) ends every pause.
+//! - An agent without policies keeps its application waiting, so it asks at least every four seconds.
+//! - The log tells of a reason once, and of its end.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use sluice_proto::apply::Applied;
 use sluice_proto::feature::SUPPORTED;
 use sluice_proto::report::{Hello, Report, TargetTransition};
@@ -14,65 +22,143 @@ use sluice_proto::v1::policy_discovery_client::PolicyDiscoveryClient;
 use sluice_proto::v1::{AgentMessage, ControllerMessage, agent_message, controller_message};
 use sluice_proto::{MAX_MESSAGE_BYTES, reconnect};
 use tokio::sync::mpsc;
-use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
 
 use crate::agent::Shared;
+use crate::control_plane::{ControlPlane, Unreachable};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// From the hello to the head of the answer, a review of the token included.
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Messages on their way out; what does not fit is reported by the next aggregate.
 const OUTGOING: usize = 64;
+/// A stream that lived so long was well.
+const LASTED: Duration = Duration::from_secs(10);
+/// Failures that the pause after a refused credential starts at: four to eight seconds.
+const REFUSED: u32 = 5;
+/// Failures that count for an agent without policies: two to four seconds.
+const UNSERVED: u32 = 4;
+
+/// How things stand with the control plane.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It has not been asked yet, or there is none.
+    #[default]
+    Unasked,
+    Connected,
+    Away(Arc<str>),
+}
+
+/// Why there is no stream.
+#[derive(Debug, thiserror::Error)]
+enum NoStream {
+    #[error(transparent)]
+    Unreachable(#[from] Unreachable),
+    #[error("the control plane refuses this agent ({:?}): {}", .0.code(), .0.message())]
+    Refused(Status),
+    #[error("the control plane did not answer the hello within {} s", ANSWER_WITHIN.as_secs())]
+    Silent,
+    #[error("the control plane has no stream for this agent now ({:?}): {}", .0.code(), .0.message())]
+    Declined(Status),
+    /// It had begun.
+    #[error("the policy stream ended ({:?}): {}", .0.code(), .0.message())]
+    Ended(Status),
+}
 
 /// Follows the control plane until the agent drains.
-pub(crate) async fn follow(shared: Arc<Shared>, control_plane: Endpoint) {
-    let endpoint = control_plane
-        .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(Duration::from_secs(20))
-        .keep_alive_while_idle(true);
-    let mut applied = Applied::new();
+pub(crate) async fn follow(shared: Arc<Shared>, control_plane: ControlPlane, mut applied: Applied) {
     let mut failures = 0_u32;
     while !shared.drain.stopping() {
-        let before = applied.current().version.clone();
+        let files = control_plane.files().await;
+        let started = shared.clock.now();
         let ended = tokio::select! {
             () = shared.drain.stopped() => return,
-            ended = stream(&shared, &endpoint, &mut applied) => ended,
+            ended = stream(&shared, &control_plane, &mut applied) => ended,
         };
-        failures = if applied.current().version == before { failures.saturating_add(1) } else { 0 };
-        let pause = reconnect::pause(failures, shared.random.draw());
-        match ended {
-            Ok(()) => tracing::debug!(?pause, "the control plane ended the policy stream"),
-            Err(error) => tracing::warn!(
-                error = error.as_ref(),
-                ?pause,
-                "no policy stream: the last good policies stay in use"
-            ),
-        }
+        let lasted =
+            matches!(ended, NoStream::Ended(_)) && shared.clock.now().saturating_sub(started) >= LASTED;
+        failures = if lasted { 0 } else { failures.saturating_add(1) };
+        let counted = match &ended {
+            NoStream::Refused(_) => failures.max(REFUSED),
+            _ if applied.current().version.is_empty() => failures.min(UNSERVED),
+            _ => failures,
+        };
+        tell(&shared.standing, &ended);
         tokio::select! {
             () = shared.drain.stopped() => return,
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(reconnect::pause(counted, shared.random.draw())) => {}
+            () = control_plane.changed(&files) => failures = 0,
         }
     }
 }
 
-type StreamError = Box<dyn std::error::Error + Send + Sync>;
-
 /// One stream, from hello to its end.
-async fn stream(shared: &Arc<Shared>, endpoint: &Endpoint, applied: &mut Applied) -> Result<(), StreamError> {
-    let channel: Channel = endpoint.connect().await?;
+async fn stream(shared: &Arc<Shared>, control_plane: &ControlPlane, applied: &mut Applied) -> NoStream {
+    let begun = begin(shared, control_plane, applied).await;
+    let (mut incoming, outgoing) = match begun {
+        Ok(begun) => begun,
+        Err(no_stream) => return no_stream,
+    };
+    let before = std::mem::replace(&mut *shared.standing.lock(), Standing::Connected);
+    match before {
+        Standing::Connected => tracing::debug!("the policy stream goes on"),
+        Standing::Unasked | Standing::Away(_) => tracing::info!("connected to the control plane"),
+    }
+    match relay(shared, applied, &mut incoming, &outgoing).await {
+        Ok(()) => NoStream::Ended(Status::unavailable("it is over")),
+        Err(status) => NoStream::Ended(status),
+    }
+}
+
+type Incoming = tonic::Streaming<ControllerMessage>;
+
+/// From nothing to a stream that the control plane has agreed to.
+async fn begin(
+    shared: &Shared,
+    control_plane: &ControlPlane,
+    applied: &Applied,
+) -> Result<(Incoming, mpsc::Sender<AgentMessage>), NoStream> {
+    let (channel, bearer) = control_plane.connect().await?;
     let mut client = PolicyDiscoveryClient::new(channel)
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     let (outgoing, messages) = mpsc::channel(OUTGOING);
-    send(&outgoing, agent_message::Message::Hello(hello(shared, applied).encode())).await?;
-    let messages = tokio_stream::wrappers::ReceiverStream::new(messages);
-    let mut incoming = client.stream(messages).await?.into_inner();
+    let hello = agent_message::Message::Hello(hello(shared, applied).encode());
+    send(&outgoing, hello).await.map_err(NoStream::Declined)?;
+    let mut request = tonic::Request::new(tokio_stream::wrappers::ReceiverStream::new(messages));
+    if let Some(bearer) = bearer {
+        request.metadata_mut().insert("authorization", bearer);
+    }
+    let answered = tokio::time::timeout(ANSWER_WITHIN, client.stream(request)).await;
+    match answered.map_err(|_| NoStream::Silent)? {
+        Ok(answer) => Ok((answer.into_inner(), outgoing)),
+        Err(status) if is_refusal(&status) => Err(NoStream::Refused(status)),
+        Err(status) => Err(NoStream::Declined(status)),
+    }
+}
+
+/// No waiting mends it.
+fn is_refusal(status: &Status) -> bool {
+    matches!(
+        status.code(),
+        Code::Unauthenticated | Code::PermissionDenied | Code::InvalidArgument | Code::Unimplemented
+    )
+}
+
+/// Both ways, until either side ends it.
+async fn relay(
+    shared: &Arc<Shared>,
+    applied: &mut Applied,
+    incoming: &mut Incoming,
+    outgoing: &mpsc::Sender<AgentMessage>,
+) -> Result<(), Status> {
     let mut transitions = shared.store.transitions();
     let mut reports = tokio::time::interval(REPORT_INTERVAL);
     reports.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
         tokio::select! {
             message = incoming.message() => match message? {
-                Some(message) => take(shared, applied, message, &outgoing).await?,
+                Some(message) => take(shared, applied, message, outgoing).await?,
                 None => return Ok(()),
             },
             event = transitions.recv() => {
@@ -81,22 +167,36 @@ async fn stream(shared: &Arc<Shared>, endpoint: &Endpoint, applied: &mut Applied
                 if event.made_here {
                     let transition = TargetTransition { target: event.target, transition: event.transition };
                     let report = Report { transitions: vec![transition], ..Report::default() };
-                    send(&outgoing, agent_message::Message::Report(report.encode())).await?;
+                    send(outgoing, agent_message::Message::Report(report.encode())).await?;
                 }
             },
             _ = reports.tick() => {
                 let report = crate::report::aggregate(shared);
-                send(&outgoing, agent_message::Message::Report(report.encode())).await?;
+                send(outgoing, agent_message::Message::Report(report.encode())).await?;
             }
         }
     }
 }
 
-async fn send(
-    outgoing: &mpsc::Sender<AgentMessage>,
-    message: agent_message::Message,
-) -> Result<(), StreamError> {
-    outgoing.send(AgentMessage { message: Some(message) }).await.map_err(Into::into)
+async fn send(outgoing: &mpsc::Sender<AgentMessage>, message: agent_message::Message) -> Result<(), Status> {
+    let sent = outgoing.send(AgentMessage { message: Some(message) }).await;
+    sent.map_err(|_| Status::unavailable("the stream is closed"))
+}
+
+/// The end of a stream that had begun is only debug's: the next one tells whether anything is wrong.
+fn tell(standing: &Mutex<Standing>, ended: &NoStream) {
+    if let NoStream::Ended(status) = ended
+        && !is_refusal(status)
+    {
+        return tracing::debug!(reason = %ended, "the control plane ended the policy stream");
+    }
+    let now = Standing::Away(ended.to_string().into());
+    let before = std::mem::replace(&mut *standing.lock(), now.clone());
+    if before == now {
+        tracing::debug!(reason = %ended, "still no policy stream");
+    } else {
+        tracing::warn!(reason = %ended, "no policy stream: the policies in use, if there are any, stay");
+    }
 }
 
 fn hello(shared: &Shared, applied: &Applied) -> Hello {
@@ -116,7 +216,7 @@ async fn take(
     applied: &mut Applied,
     message: ControllerMessage,
     outgoing: &mpsc::Sender<AgentMessage>,
-) -> Result<(), StreamError> {
+) -> Result<(), Status> {
     match message.message {
         Some(controller_message::Message::Snapshot(snapshot)) => {
             let (set, ack) = applied.apply(snapshot);
@@ -138,7 +238,11 @@ async fn take(
             let set = applied.count(&counts);
             shared.use_counts(&set);
         }
-        None => tracing::debug!("a message of a kind that this agent does not know"),
+        None => {
+            tracing::debug!("a message of a kind that this agent does not know");
+            return Ok(());
+        }
     }
+    shared.last_good.send_replace(applied.current());
     Ok(())
 }

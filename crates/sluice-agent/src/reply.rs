@@ -85,11 +85,20 @@ pub(crate) fn unanswered(shared: &Shared, spans: &Spans, unanswered: &Unanswered
             "too many large requests are in memory: send fewer at once".to_owned(),
         )
         .retry_after(Duration::from_secs(1)),
+        // The same whatever is wrong with it: who has no key learns nothing of those who have.
+        Unreadable::Unauthenticated => Refusal::new(Stage::Receive, Reason::Unauthenticated),
+        Unreadable::Unverified => {
+            Refusal::new(Stage::Receive, Reason::Unverified).retry_after(Duration::from_secs(1))
+        }
         Unreadable::NoPolicy => {
             Refusal::new(Stage::Route, Reason::NoPolicy).retry_after(Duration::from_secs(1))
         }
     };
     let mut response = refuse(shared, spans, &refusal, unanswered.format);
+    if matches!(unanswered.unreadable, Unreadable::Unauthenticated) {
+        // RFC 9110 § 11.6.1 wants it with every 401.
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
     if !matches!(unanswered.unreadable, Unreadable::Body(_) | Unreadable::NoPolicy) {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
@@ -215,13 +224,25 @@ fn not_admitted(unserved: &Unserved) -> (Refusal, Option<Arc<Target>>) {
         return (refusal, Some(first.clone()));
     }
     let told = unserved.passed_over.iter().filter_map(|(target, why, again)| Some((target, why, (*again)?)));
-    match told.min_by_key(|(.., again)| *again) {
-        Some((target, why, again)) => {
-            let refusal = Refusal::new(Stage::Admit, reason_of(*why));
-            (refusal.retry_after(again.max(Duration::from_millis(1))), Some(target.clone()))
-        }
-        None => (Refusal::new(Stage::Admit, reason_of(*why_first)), Some(first.clone())),
+    if let Some((target, why, again)) = told.min_by_key(|(.., again)| *again) {
+        let refusal = Refusal::new(Stage::Admit, reason_of(*why));
+        return (refusal.retry_after(again.max(Duration::from_millis(1))), Some(target.clone()));
     }
+    let refusal = Refusal::new(Stage::Admit, reason_of(*why_first));
+    (without_callers_credential(refusal, first), Some(first.clone()))
+}
+
+/// A target passes its caller's credential on, and the one that came was a gateway's own.
+fn without_callers_credential(refusal: Refusal, target: &Target) -> Refusal {
+    if refusal.reason != Reason::NoCredential || target.policy.credential != Credential::Passthrough {
+        return refusal;
+    }
+    refusal.detail(format!(
+        "target `{}` wants the caller's own credential, and the one that came was for this gateway: send the gateway's \
+         in `{}`",
+        target.policy.name,
+        headers::CLIENT_KEY
+    ))
 }
 
 pub(crate) fn reason_of(why: PassedOver) -> Reason {

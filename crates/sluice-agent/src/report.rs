@@ -15,7 +15,10 @@ use sluice_proto::report::{BreakerSeen, Report, StoreHealth, TargetAggregate};
 use crate::agent::Shared;
 use crate::metrics::Reading;
 use crate::policies::Route;
-use crate::state::{AgentState, BreakerView, ExchangeCounts, RouteState, StoreState, TargetState};
+use crate::policy_client::Standing;
+use crate::state::{
+    AgentState, BreakerView, ControlPlaneState, ExchangeCounts, RouteState, StoreState, TargetState,
+};
 use crate::targets::Target;
 
 /// The small aggregate: one entry per target, however many routes name it.
@@ -89,10 +92,19 @@ pub(crate) async fn state(shared: &Shared) -> AgentState {
         agent: shared.identity.name.clone(),
         namespace: shared.identity.namespace.clone(),
         policy_version: policies.version.to_string(),
+        control_plane: control_plane(shared),
         store: store(shared),
         exchanges: exchanges(shared),
         routes,
         rejected: shared.rejected.lock().clone(),
+    }
+}
+
+fn control_plane(shared: &Shared) -> ControlPlaneState {
+    match &*shared.standing.lock() {
+        Standing::Unasked => ControlPlaneState::default(),
+        Standing::Connected => ControlPlaneState { connected: true, reason: None },
+        Standing::Away(reason) => ControlPlaneState { connected: false, reason: Some(reason.to_string()) },
     }
 }
 

@@ -13,6 +13,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -22,10 +23,11 @@ use hyper_util::server::graceful::GracefulConnection;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
 use crate::body::Body;
-use crate::client_io::{ClientIo, Connection};
+use crate::client_io::{ClientIo, Connection, Socket};
 use crate::drain::Drain;
 use crate::headers;
 
@@ -39,8 +41,13 @@ const END_GRACE: Duration = Duration::from_secs(2);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves until `drain` says stop, then until the last connection has ended.
-pub(crate) async fn serve<H, F>(listener: TcpListener, drain: Drain, header_timeout: Duration, handle: H)
-where
+pub(crate) async fn serve<H, F>(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    drain: Drain,
+    header_timeout: Duration,
+    handle: H,
+) where
     H: Fn(Request<Incoming>, Arc<Connection>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Response<Body>> + Send + 'static,
 {
@@ -55,8 +62,9 @@ where
         match accepted {
             Ok((socket, permit)) => {
                 let (handle, drain, versions) = (handle.clone(), drain.clone(), versions.clone());
+                let tls = tls.clone();
                 connections.spawn(async move {
-                    serve_connection(socket, &versions, drain, handle).await;
+                    serve_connection(socket, tls, &versions, drain, handle).await;
                     drop(permit);
                 });
             }
@@ -81,26 +89,44 @@ async fn accept(
     Ok((socket, permit))
 }
 
-async fn serve_connection<H, F>(socket: TcpStream, versions: &Versions, drain: Drain, handle: H)
-where
+async fn serve_connection<H, F>(
+    socket: TcpStream,
+    tls: Option<TlsAcceptor>,
+    versions: &Versions,
+    drain: Drain,
+    handle: H,
+) where
     H: Fn(Request<Incoming>, Arc<Connection>) -> F,
     F: Future<Output = Response<Body>> + Send + 'static,
 {
     let connection = Connection::new(WRITE_STALL);
-    let mut io = ClientIo::new(socket, connection.clone());
-    let http2 = tokio::select! {
+    let begin = async {
+        let socket = Socket::accept(socket, tls).await?;
+        let mut io = ClientIo::new(socket, connection.clone());
+        Ok::<_, std::io::Error>((io.speaks_http2().await?, io))
+    };
+    let begun = tokio::select! {
         // As long as a head may take; from there on HTTP/1.1 counts anew.
-        told = timeout(versions.first_bytes, io.speaks_http2()) => told,
+        begun = timeout(versions.first_bytes, begin) => begun,
         () = drain.stopped() => return,
     };
-    let Ok(Ok(http2)) = http2 else {
+    let Ok(Ok((http2, io))) = begun else {
         return tracing::debug!("a connection ended before its first request");
     };
+    let leaving = drain.clone();
     let service = service_fn(move |request| {
         // Boxed: hyper keeps the place of this future for as long as the connection lives, and an exchange is done
         // with it when its answer begins.
         let response = Box::pin(handle(request, connection.clone()));
-        async move { Ok::<_, Infallible>(response.await) }
+        let leaving = leaving.clone();
+        async move {
+            let mut response = response.await;
+            if !http2 && leaving.leaving() {
+                // The client's next request goes elsewhere before this side closes.
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let io = TokioIo::new(io);
     if http2 {

@@ -10,6 +10,7 @@ pub struct AgentState {
     pub namespace: String,
     /// Content hash of the policies in use; empty before the first.
     pub policy_version: String,
+    pub control_plane: ControlPlaneState,
     pub store: StoreState,
     pub exchanges: ExchangeCounts,
     pub routes: Vec<RouteState>,
@@ -22,6 +23,15 @@ pub struct AgentState {
 pub struct RejectedObject {
     pub object: String,
     pub error: String,
+}
+
+/// Where policies come from. That it is away stops no traffic.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ControlPlaneState {
+    pub connected: bool,
+    /// Why not, in words for a person; `None` as well before it has been asked.
+    pub reason: Option<String>,
 }
 
 /// The shared state, as this agent reaches it.

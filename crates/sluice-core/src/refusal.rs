@@ -47,6 +47,8 @@ pub enum Reason {
     /// The request is larger than the quota can ever hold.
     NeverFits,
     Unauthenticated,
+    /// It cannot be said now whether the client is authenticated.
+    Unverified,
     /// No route serves the model.
     NoRoute,
     /// A path that Sluice does not know, and the route does not pass on.
@@ -122,6 +124,7 @@ impl Reason {
             Self::InvalidRequest => "invalid_request",
             Self::NeverFits => "never_fits",
             Self::Unauthenticated => "unauthenticated",
+            Self::Unverified => "unverified",
             // OpenAI's own code for it, which clients look at.
             Self::NoRoute => "model_not_found",
             Self::UnknownPath => "unknown_path",
@@ -171,7 +174,8 @@ impl Reason {
             | Self::QueueFull
             | Self::WaitTooLong
             | Self::Shed => Class::Limited,
-            Self::Throttled
+            Self::Unverified
+            | Self::Throttled
             | Self::CircuitOpen
             | Self::ProbesBusy
             | Self::Ramping
@@ -260,6 +264,7 @@ impl Reason {
             Self::InvalidRequest => "the request cannot be read",
             Self::NeverFits => "the request is larger than the quota can ever hold",
             Self::Unauthenticated => "the client is not authenticated",
+            Self::Unverified => "the client's credential cannot be verified now",
             Self::NoRoute => "no route serves this model",
             Self::UnknownPath => "this path is not served",
             Self::MethodNotAllowed => "this path has no such method",

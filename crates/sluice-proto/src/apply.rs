@@ -17,14 +17,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use prost::Message as _;
 use sluice_core::policy::{ObjectKind, ObjectRef, RoutePolicy, SecretKey, SecretValue};
 use sluice_core::target_id::TargetId;
-use zeroize::{Zeroize as _, Zeroizing};
+use zeroize::Zeroize as _;
 
 use crate::decode::{self, InvalidField};
 use crate::report::{Ack, Rejection, cut, target_id};
-use crate::{bounds, encode, v1};
+use crate::{bounds, v1};
 
 /// A route's name within its namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -87,11 +86,6 @@ pub struct Secret {
     pub value: SecretValue,
 }
 
-/// Why a saved snapshot cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("saved snapshot is no snapshot of this version: delete it, the control plane sends a new one")]
-pub struct InvalidSave(#[from] prost::DecodeError);
-
 /// What an agent has applied so far.
 #[derive(Debug, Default)]
 pub struct Applied {
@@ -140,42 +134,6 @@ impl Applied {
     pub fn count(&mut self, agents: &v1::AgentCounts) -> Arc<PolicySet> {
         self.current = Arc::new(PolicySet { agents: counts(agents), ..PolicySet::clone(&self.current) });
         self.current()
-    }
-
-    /// What a restarted agent serves from until it has heard of the control plane. It holds secrets: it may
-    /// be written to a memory-backed volume, and nowhere else.
-    #[must_use]
-    pub fn save(&self) -> Zeroizing<Vec<u8>> {
-        let set = &self.current;
-        let secret = |(key, secret): (&SecretKey, &Secret)| v1::Secret {
-            key: Some(encode::secret_key(key)),
-            uid: secret.uid.to_string(),
-            resource_version: secret.resource_version.to_string(),
-            value: secret.value.expose().to_vec(),
-        };
-        let snapshot = v1::Snapshot {
-            version: set.version.to_string(),
-            nonce: String::new(),
-            routes: set.routes.iter().map(|route| encode::route(route)).collect(),
-            // In a save every route is a last good one: there is nothing left to hold it against.
-            held: Vec::new(),
-            withheld: set.withheld.iter().map(|(route, feature)| encode_withheld(route, feature)).collect(),
-            secrets: Some(v1::SecretSet { secrets: set.secrets.iter().map(secret).collect() }),
-            agents: Some(v1::AgentCounts {
-                by_target_id: set.agents.iter().map(|(id, count)| (id.to_string(), *count)).collect(),
-            }),
-        };
-        Zeroizing::new(snapshot.encode_to_vec())
-    }
-
-    /// Starts from what [`save`](Self::save) wrote.
-    ///
-    /// # Errors
-    /// [`InvalidSave`] when the bytes are no snapshot. Single routes that this build refuses are left out.
-    pub fn restore(saved: &[u8]) -> Result<Self, InvalidSave> {
-        let mut applied = Self::new();
-        applied.apply(v1::Snapshot::decode(saved)?);
-        Ok(applied)
     }
 }
 

@@ -12,6 +12,7 @@
 //! | [`bounds`] | the bounds that decoding holds everything to |
 //! | [`feature`] | what older agents do not know, and how it is withheld from them |
 //! | [`apply`] | an agent's side of a snapshot: accept or reject per object, keep the last good |
+//! | [`saved`] | the last good policies as a file |
 //! | [`report`] | transitions, aggregates and store health, both ways |
 //! | [`replica`] | what replicas of the control plane tell one another, both ways |
 //! | [`reconnect`] | how long an agent waits before it connects again |
@@ -25,6 +26,7 @@ pub mod feature;
 pub mod reconnect;
 pub mod replica;
 pub mod report;
+pub mod saved;
 
 /// The compiled protocol.
 #[allow(clippy::all, clippy::pedantic, unreachable_pub, reason = "generated")]

@@ -1,4 +1,4 @@
-//! What an agent does with snapshots: accept, reject, hold, delete, rotate, save.
+//! What an agent does with snapshots: accept, reject, hold, delete, rotate.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_imports, unreachable_pub, dead_code)]
 
 mod strategies;
@@ -160,25 +160,6 @@ fn secrets_never_show() {
     assert!(!format!("{set:?}").contains("sk-very") && !format!("{set:?}").contains("115, 107"));
     let mut applied = Applied::new();
     assert!(!format!("{:?}", applied.rotate(set)).contains("sk-very"));
-}
-
-#[test]
-fn a_restarted_agent_serves_from_its_save() {
-    let mut applied = Applied::new();
-    let id = route("a", 1).targets[0].id.clone();
-    let counts = v1::AgentCounts { by_target_id: [(id.to_string(), 7)].into() };
-    let first = v1::Snapshot {
-        secrets: Some(secrets("1", b"one")),
-        agents: Some(counts),
-        ..snapshot("v1", vec![wire("a", 1), wire("b", 4)])
-    };
-    let (before, _) = applied.apply(first);
-    let restored = Applied::restore(&applied.save()).unwrap().current();
-    assert_eq!(restored.version, before.version);
-    assert_eq!(restored.routes, before.routes);
-    assert_eq!(restored.secrets, before.secrets);
-    assert_eq!(restored.agents.get(&id), Some(&7));
-    assert!(Applied::restore(b"\xff\xff\xff").is_err());
 }
 
 #[test]

@@ -119,3 +119,43 @@ async fn what_is_settled_at_the_end_reaches_redis() {
     let left = other.target("primary").await.tokens_left.unwrap();
     assert!((9_986..=10_000).contains(&left), "{left}: fourteen used, seventeen returned");
 }
+
+#[tokio::test]
+async fn a_lame_duck_is_unready_and_still_serves() {
+    let primary = provider("{}").await;
+    let policies = policy_set(vec![route(
+        sluice_core::policy::WireFormat::OpenAi,
+        vec![target("primary", &primary, 0)],
+    )]);
+    let home = || {
+        let home = sluice_state::EmbeddedHome::new().unwrap();
+        sluice_state::store::Shared::Embedded(std::sync::Arc::new(home))
+    };
+    let mut world = World::start(policies.clone(), home(), |config| config.lame_duck = PATIENCE * 100).await;
+    world.until_readyz(200, "ok").await;
+    let ended = world.begin_drain();
+    world.until_readyz(503, "draining").await;
+    let mut fresh = world.connect().await;
+    fresh.write_all(&request_bytes("/v1/chat/completions", "", &chat(false))).await.unwrap();
+    let mut answer = String::new();
+    tokio::time::timeout(PATIENCE, fresh.read_to_string(&mut answer)).await.unwrap().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(
+        answer.to_ascii_lowercase().contains("\r\nconnection: close\r\n"),
+        "clients go elsewhere: {answer}"
+    );
+    ended.abort();
+
+    let world = World::start(policies, home(), |config| {
+        config.lame_duck = crate::harness::ms(50);
+        config.grace = PATIENCE * 100;
+    })
+    .await;
+    let addr = world.addr;
+    let idle = world.connect().await;
+    tokio::time::timeout(PATIENCE, world.drain())
+        .await
+        .expect("with nothing open the end does not wait for the grace");
+    assert!(TcpStream::connect(addr).await.is_err());
+    drop(idle);
+}

@@ -7,6 +7,7 @@ mod harness;
 
 mod breaker;
 mod cancellation;
+mod control_plane;
 mod credentials;
 mod deadlines;
 mod drain;
@@ -19,6 +20,7 @@ mod observe;
 mod other_paths;
 mod quota;
 mod refusals;
+mod restart;
 mod retries;
 mod serving;
 mod slow_clients;

@@ -1,6 +1,8 @@
 //! A real agent on a real socket before real (scripted) providers: what the tests of the data plane share.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
+pub mod plane;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 use sluice_agent::agent::Running;
 use sluice_agent::state::{AgentState, TargetState};
-use sluice_agent::{Agent, AgentConfig};
+use sluice_agent::{Agent, AgentConfig, ControlPlane};
 use sluice_core::policy::*;
 use sluice_core::target_id::TargetId;
 use sluice_proto::apply::PolicySet;
@@ -85,6 +87,7 @@ pub struct World {
     pub agent: Agent,
     pub base: String,
     pub addr: SocketAddr,
+    admin: SocketAddr,
     running: Option<Running>,
     client: Client<HttpConnector, Full<Bytes>>,
 }
@@ -128,19 +131,35 @@ impl World {
 
     /// An agent whose configuration a test changes.
     pub async fn start(policies: PolicySet, shared: Shared, tune: impl FnOnce(&mut AgentConfig)) -> Self {
+        let agent = Self::agent(shared, tune);
+        agent.use_policies(&policies);
+        Self::run(agent, None).await
+    }
+
+    /// An agent that gets its policies from a control plane.
+    pub async fn following(control: ControlPlane, tune: impl FnOnce(&mut AgentConfig)) -> Self {
+        let home = Shared::Embedded(Arc::new(EmbeddedHome::new().unwrap()));
+        Self::run(Self::agent(home, tune), Some(control)).await
+    }
+
+    fn agent(shared: Shared, tune: impl FnOnce(&mut AgentConfig)) -> Agent {
         let mut config = AgentConfig::new("test", "default", shared);
         config.seed = Some(7);
         config.grace = Duration::from_secs(1);
         tune(&mut config);
-        let agent = Agent::new(config).unwrap();
-        agent.use_policies(&policies);
+        Agent::new(config).unwrap()
+    }
+
+    async fn run(agent: Agent, control: Option<ControlPlane>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
-        let running = agent.start(listener, None, None);
+        let admin = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (addr, admin_addr) = (listener.local_addr().unwrap(), admin.local_addr().unwrap());
+        let running = agent.start(listener, Some(admin), control);
         Self {
             agent,
             base: format!("http://{addr}"),
             addr,
+            admin: admin_addr,
             running: Some(running),
             client: Client::builder(TokioExecutor::new()).build_http(),
         }
@@ -172,6 +191,35 @@ impl World {
 
     pub async fn stream(&self) -> Answer {
         self.ask("/v1/chat/completions", &[], &chat(true)).await
+    }
+
+    /// What a probe gets.
+    pub async fn readyz(&self) -> (u16, String) {
+        let request = Request::get(format!("http://{}/readyz", self.admin)).body(Full::default()).unwrap();
+        let response = tokio::time::timeout(PATIENCE, self.client.request(request)).await.unwrap().unwrap();
+        let answer = read(response).await;
+        (answer.status.as_u16(), answer.text())
+    }
+
+    /// Waits until probes get this status and a text with these words.
+    pub async fn until_readyz(&self, status: u16, says: &str) {
+        let wait = async {
+            loop {
+                let (found, said) = self.readyz().await;
+                if found == status && said.contains(says) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let waited = tokio::time::timeout(PATIENCE, wait).await;
+        let said = if waited.is_err() { Some(self.readyz().await) } else { None };
+        assert_eq!(said, None, "not {status} with {says:?}");
+    }
+
+    /// Ends it as a kill does.
+    pub fn kill(mut self) {
+        drop(self.running.take());
     }
 
     pub async fn state(&self) -> AgentState {
@@ -209,6 +257,11 @@ impl World {
                 && state.routes.iter().flat_map(|route| &route.targets).all(|target| target.in_flight == 0)
         })
         .await
+    }
+
+    /// The same in the background, while the world is looked at.
+    pub fn begin_drain(&mut self) -> tokio::task::JoinHandle<()> {
+        tokio::spawn(self.running.take().unwrap().drain())
     }
 
     pub async fn drain(mut self) {

@@ -63,7 +63,7 @@ impl Agents {
             agents
                 .addresses
                 .push(format!("{name} serves http://{serves}, /state and /metrics at http://{shows}"));
-            agents.running.push(agent.start(applications, Some(admin), Some(control.clone())));
+            agents.running.push(agent.start(applications, Some(admin), Some(control.clone().into())));
         }
         for started in join_all(agents.all().map(ready)).await {
             started?;

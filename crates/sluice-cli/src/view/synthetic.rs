@@ -1,6 +1,8 @@
 //! Made-up agents, for the view's tests and for `examples/view.rs`.
 
-use sluice_agent::state::{AgentState, BreakerView, ExchangeCounts, RouteState, StoreState, TargetState};
+use sluice_agent::state::{
+    AgentState, BreakerView, ControlPlaneState, ExchangeCounts, RouteState, StoreState, TargetState,
+};
 
 /// An agent of one route, `chat`.
 pub(super) fn agent(name: &str, targets: Vec<TargetState>) -> AgentState {
@@ -8,6 +10,7 @@ pub(super) fn agent(name: &str, targets: Vec<TargetState>) -> AgentState {
         agent: name.into(),
         namespace: "default".into(),
         policy_version: "3f2a91c07d5e".into(),
+        control_plane: ControlPlaneState::default(),
         store: StoreState {
             home: "embedded",
             reachable: true,
