@@ -11,6 +11,8 @@
 //! | module | |
 //! |---|---|
 //! | [`store`] | the facade that agents use: admit, settle, what is known, transitions, health |
+//! | [`observer`] | the shared state for those who only look |
+//! | [`args`] | how programs are told where Redis is |
 //! | [`home`] | the trait of a home |
 //! | [`redis_home`] | Redis, stand-alone, behind Sentinels or in a cluster |
 //! | [`embedded`] | the interpreter and its key space |
@@ -20,11 +22,13 @@
 
 pub mod acl;
 pub mod agent_tag;
+pub mod args;
 pub mod clock;
 pub mod embedded;
 pub mod error;
 pub mod home;
 mod local_share;
+pub mod observer;
 mod random;
 pub mod redis_home;
 pub mod script;
@@ -35,6 +39,7 @@ pub use agent_tag::AgentTag;
 pub use embedded::EmbeddedHome;
 pub use error::{StoreError, StoreErrorKind};
 pub use home::{Home, HomeFuture, HomeKind};
+pub use observer::Observer;
 pub use redis_home::{RedisConfig, RedisHome};
 pub use store::{
     Admission, Known, SettleJob, Shared, Store, StoreConfig, StoreHealth, StoreStats, Ticket, Told,

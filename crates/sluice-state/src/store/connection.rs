@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use sluice_core::admission::{AdmitAsk, Draw, Nonce, SettleAsk, Settlement};
+use sluice_core::admission::{AdmitAsk, Draw, SettleAsk, Settlement};
 use sluice_core::outcome::Verdict;
 use sluice_core::policy::{Credential, Provider, Rules, TargetPolicy};
 use sluice_core::target_id::TargetId;
@@ -82,7 +82,7 @@ impl Inner {
     async fn try_store(&self, redis: &RedisHome) -> Result<ServerFacts, StoreError> {
         let facts = redis.reconnect().await?;
         let nonce = self.random.nonce();
-        let target = trial_target(nonce);
+        let target = trial_target(&nonce.to_string());
         let ask = AdmitAsk {
             nonce,
             tokens: 0,
@@ -201,11 +201,11 @@ impl Inner {
     }
 }
 
-/// What the trials ask for: a target that no route has, with the built-in rules.
-fn trial_target(nonce: Nonce) -> TargetPolicy {
+/// What trials ask for: a target that no route has, with the built-in rules.
+pub(crate) fn trial_target(name: &str) -> TargetPolicy {
     TargetPolicy {
         name: "trial".into(),
-        id: TargetId::of("", "trial", "", &nonce.to_string()),
+        id: TargetId::of("", "trial", "", name),
         provider: Provider::OpenAi,
         endpoint: "".into(),
         model: None,

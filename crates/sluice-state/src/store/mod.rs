@@ -38,6 +38,7 @@ pub use types::{
     Admission, Known, SettleJob, Shared, StoreConfig, StoreHealth, StoreStats, Ticket, Told, TransitionEvent,
 };
 
+pub(crate) use self::connection::trial_target;
 use self::known::KnownTargets;
 use self::settle_queue::SettleQueue;
 use self::stats::Counters;
