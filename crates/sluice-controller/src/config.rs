@@ -1,16 +1,96 @@
 //! What a replica is told at its start.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+
+pub use crate::certificates::Lives;
+
 /// One replica's settings.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Config {
-    /// Its own namespace, where the Lease is.
+    /// Its own namespace, where the Lease and the Secret with its keys are.
     pub namespace: String,
     /// Its own pod: the holder's name in the Lease.
     pub pod: String,
     /// The Lease.
     pub lease: String,
-    /// Namespaces whose Secrets may be read.
+    /// The Service that agents call it by: its serving certificate has that name.
+    pub service: String,
+    /// The webhook's configuration, which is told whom to trust; `None`: nothing is injected.
+    pub webhook_configuration: Option<String>,
+    /// Namespaces whose Secrets may be read, and to which the authorities are published.
     pub secret_namespaces: Vec<String>,
     /// Every namespace's.
     pub all_secrets: bool,
+    /// Serves agents without TLS.
+    pub insecure: bool,
+    /// What injected agents are told.
+    pub sidecar: Sidecar,
+    /// How long certificates live.
+    pub lives: Lives,
+}
+
+impl Config {
+    /// Whether it keeps certificates: for agents, or for the API server that calls the webhook.
+    pub(crate) fn certifies(&self) -> bool {
+        !self.insecure || self.webhook_configuration.is_some()
+    }
+
+    /// Where it may read Secrets and publish authorities; `None`: everywhere.
+    pub(crate) fn namespaces(&self) -> Option<BTreeSet<Arc<str>>> {
+        let listed = self.secret_namespaces.iter().chain([&self.namespace]);
+        (!self.all_secrets).then(|| listed.map(|namespace| namespace.as_str().into()).collect())
+    }
+}
+
+/// What injected agents are told, and what they get.
+#[derive(Debug, Clone)]
+pub struct Sidecar {
+    pub image: String,
+    /// Such as `https://sluice-controller.sluice-system.svc:8112`.
+    pub control_plane: String,
+    /// Without a password.
+    pub redis_url: Option<String>,
+    /// A Secret of the pod's namespace with `username` and `password`; it may be missing.
+    pub redis_secret: Option<String>,
+    /// Authorities of Redis' certificate, in place of the system's.
+    pub redis_ca_pem: Option<String>,
+    /// A quantity, such as `20m`.
+    pub cpu_request: String,
+    pub memory_request: String,
+    pub memory_limit: String,
+    /// For streams at shutdown, such as `25s`.
+    pub grace: String,
+    /// OpenTelemetry's variables, `OTEL_…`.
+    pub telemetry: BTreeMap<String, String>,
+}
+
+impl Default for Sidecar {
+    fn default() -> Self {
+        Self {
+            image: "sluice".to_owned(),
+            control_plane: String::new(),
+            redis_url: None,
+            redis_secret: None,
+            redis_ca_pem: None,
+            cpu_request: "20m".to_owned(),
+            memory_request: "32Mi".to_owned(),
+            memory_limit: "256Mi".to_owned(),
+            grace: "25s".to_owned(),
+            telemetry: BTreeMap::new(),
+        }
+    }
+}
+
+/// Where a replica is called.
+#[derive(Debug)]
+pub struct Listeners {
+    /// By agents.
+    pub policies: TcpListener,
+    /// By the API server; it is used where something is injected.
+    pub webhook: Option<TcpListener>,
+    /// By kubelet and Prometheus.
+    pub admin: Option<TcpListener>,
 }

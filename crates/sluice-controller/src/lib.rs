@@ -13,43 +13,69 @@
 //! | [`lease`] | who writes |
 //! | [`status`], [`events`] | what is written |
 //! | [`certificates`] | the control plane's own authority |
+//! | [`connections`] | TLS whose certificate changes while connections live |
 //! | [`injection`] | pods with an agent |
+//! | [`admin`], [`metrics`] | how it is |
+//! | [`tasks`] | everything that goes on at once |
 
-#[allow(dead_code, reason = "served by the next slice")]
+mod admin;
+#[cfg(test)]
+mod api_server;
 mod certificates;
 mod clock;
 pub mod config;
+mod connections;
 mod events;
-#[allow(dead_code, reason = "served by the next slice")]
 mod injection;
 mod lease;
+mod metrics;
+mod mirror;
+mod namespaces;
 mod plane;
 mod pods;
 mod secrets;
 mod status;
+mod tasks;
 mod tokens;
 mod watch;
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use kube::Client;
+use parking_lot::Mutex;
 use sluice_policy::fleet::Fleet;
+use sluice_policy::index::Index;
+use sluice_policy::metrics::ControlMetrics;
 use sluice_policy::publish::Publisher;
 use sluice_policy::random::Random;
 use sluice_policy::service::{Counting, Discovery, Settings};
+use sluice_telemetry::Signals;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::TcpListenerStream;
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
-use crate::config::Config;
+use crate::admin::Admin;
+use crate::certificates::bundles::{BundleWriter, Published, Users};
+use crate::certificates::keeper::{Adopted, Keeper};
+use crate::certificates::webhooks::TrustWriter;
+use crate::config::{Config, Listeners};
+use crate::connections::{Bounds, Connection, Shown};
 use crate::events::EventWriter;
-use crate::lease::{Election, Times};
+use crate::injection::missing::Search;
+use crate::injection::webhook::{self, Injector};
+use crate::lease::{Election, Tenure, Times};
+use crate::metrics::ControllerMetrics;
+use crate::namespaces::Namespaces;
 use crate::plane::{Newest, Plane};
 use crate::pods::Pods;
 use crate::status::StatusWriter;
+use crate::tasks::Tasks;
 use crate::tokens::Tokens;
 use crate::watch::Source;
 
@@ -59,60 +85,100 @@ pub use crate::tokens::AUDIENCE;
 
 /// Changes that wait for the plane; a watch waits for room.
 const CHANGES: usize = 1_024;
+/// Agents' connections at once: more than the streams that are served.
+const AGENT_CONNECTIONS: usize = 12_000;
+/// Connections of API servers at once.
+const WEBHOOK_CONNECTIONS: usize = 256;
+/// Streams of one connection: an agent has one, and another one while it changes over.
+const STREAMS_PER_CONNECTION: u32 = 16;
+/// A connection whose other end vanished is found out after both.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_WITHIN: Duration = Duration::from_secs(20);
 
 /// One replica.
 pub struct Controller {
     fleet: Arc<Fleet>,
+    admin: Admin,
+    tasks: Tasks,
+}
+
+/// What its parts share.
+struct Parts {
+    client: Client,
+    index: Arc<Mutex<Index>>,
     newest: Newest,
-    stop: CancellationToken,
-    tasks: tokio::task::JoinSet<()>,
+    pods: Arc<Pods>,
+    tenure: Tenure,
+    metrics: Arc<ControllerMetrics>,
 }
 
 impl Controller {
-    /// Starts everything; policies are served on `listener` once the cluster has been seen.
+    /// Starts everything; policies are served once the cluster has been seen.
     ///
     /// # Errors
-    /// When the operating system has no randomness.
-    pub fn start(client: Client, config: &Config, listener: TcpListener) -> anyhow::Result<Self> {
-        let stop = CancellationToken::new();
+    /// When the operating system has no randomness, or the cryptography no TLS.
+    pub fn start(
+        client: Client,
+        config: &Config,
+        listeners: Listeners,
+        signals: &Signals,
+    ) -> anyhow::Result<Self> {
+        let mut tasks = Tasks::default();
         let (publisher, pods) = (Arc::new(Publisher::new()), Arc::new(Pods::default()));
         let (fleet, transitions) = Fleet::new();
         let fleet = Arc::new(fleet);
+        let (page, metrics) = metrics_of(&fleet, signals);
         let (changes, received) = mpsc::channel(CHANGES);
         let sources = sources(config);
-        let (plane, index, newest) =
-            Plane::new(client.clone(), &sources, publisher.clone(), pods.clone(), changes.clone());
+        let (plane, index, newest) = Plane::new(
+            client.clone(),
+            &sources,
+            publisher.clone(),
+            pods.clone(),
+            page.clone(),
+            changes.clone(),
+        );
         let pod: Arc<str> = config.pod.as_str().into();
         let (election, tenure) =
             Election::new(client.clone(), &config.namespace, &config.lease, pod.clone(), Times::default());
-
-        let mut tasks = tokio::task::JoinSet::new();
+        let parts = Parts { client, index, newest, pods, tenure, metrics };
         for source in sources {
-            tasks.spawn(until(&stop, watch::follow(client.clone(), source, changes.clone())));
+            let watch = watch::follow(parts.client.clone(), source, changes.clone());
+            tasks.run("a watch", watch);
         }
-        tasks.spawn(until(&stop, plane.run(received)));
-        tasks.spawn(election.run(stop.child_token()));
-        let (of_status, of_events) = (index.clone(), index);
-        let status =
-            StatusWriter::new(client.clone(), of_status, newest.clone(), fleet.clone(), tenure.clone());
-        tasks.spawn(status.run(stop.child_token()));
-        let events =
-            EventWriter { client: client.clone(), index: of_events, newest: newest.clone(), tenure, pod };
-        tasks.spawn(until(&stop, events.run(transitions)));
-
-        let settings = Settings { counting: Counting::Elsewhere, ..Settings::default() };
-        let tokens = Tokens::new(client, pods);
-        let random = Random::from_system().context("random numbers")?;
-        let discovery =
-            Discovery::new(publisher, fleet.clone(), tokens, settings, random, stop.child_token());
-        tasks.spawn(serve(discovery, listener, stop.clone()));
-        Ok(Self { fleet, newest, stop, tasks })
+        tasks.run("the plane", plane.run(received));
+        tasks.finish("the election", election.run(tasks.stop()));
+        parts.write_status(&mut tasks, &fleet);
+        parts.write_events(&mut tasks, pod, transitions);
+        let shown = Arc::new(Shown::default());
+        let adopted = config.certifies().then(|| parts.certify(&mut tasks, config, &shown));
+        let namespaces = match &adopted {
+            Some(adopted) => parts.inject(&mut tasks, config, listeners.webhook, adopted, &shown)?,
+            None => None,
+        };
+        let bounds = Bounds::new(
+            if config.insecure { None } else { Some(connections::tls(shown, "h2")?) },
+            AGENT_CONNECTIONS,
+        );
+        parts.serve_policies(&mut tasks, listeners.policies, bounds, (publisher, fleet.clone()))?;
+        let admin = Admin {
+            newest: parts.newest,
+            adopted,
+            namespaces,
+            health: tasks.health(),
+            metrics: page,
+            stop: tasks.stop(),
+        };
+        if let Some(listener) = listeners.admin {
+            tasks.finish("the admin port", admin::serve(listener, admin.clone()));
+        }
+        Ok(Self { fleet, admin, tasks })
     }
 
-    /// Whether the cluster has been seen, so that agents get what there is.
+    /// Whether the cluster has been seen, so that agents get what there is, and can be served.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.newest.borrow().is_some()
+        self.admin.unready().is_none()
     }
 
     /// Agents with a stream to this replica.
@@ -122,10 +188,133 @@ impl Controller {
     }
 
     /// Ends everything; agents go to another replica, and another one may write.
-    pub async fn stop(mut self) {
-        self.stop.cancel();
-        while self.tasks.join_next().await.is_some() {}
+    pub async fn stop(self) {
+        self.tasks.end().await;
     }
+}
+
+impl Parts {
+    fn write_status(&self, tasks: &mut Tasks, fleet: &Arc<Fleet>) {
+        let writer = StatusWriter::new(
+            self.client.clone(),
+            self.index.clone(),
+            self.newest.clone(),
+            fleet.clone(),
+            self.tenure.clone(),
+        );
+        tasks.finish("status", writer.run(tasks.stop()));
+    }
+
+    fn write_events(
+        &self,
+        tasks: &mut Tasks,
+        pod: Arc<str>,
+        transitions: mpsc::Receiver<sluice_proto::report::TargetTransition>,
+    ) {
+        let writer = EventWriter {
+            client: self.client.clone(),
+            index: self.index.clone(),
+            newest: self.newest.clone(),
+            tenure: self.tenure.clone(),
+            pod,
+        };
+        tasks.run("Events", writer.run(transitions));
+    }
+
+    /// Keeps the certificates, and shows the newest to new connections.
+    fn certify(&self, tasks: &mut Tasks, config: &Config, shown: &Arc<Shown>) -> Adopted {
+        let clock = Arc::new(|| clock::unix_ms() / 1_000);
+        let (keeper, adopted) =
+            Keeper::new(self.client.clone(), &config.namespace, &config.service, config.lives, clock);
+        tasks.run("certificates", keeper.run());
+        let show = certificates::show(adopted.clone(), shown.clone(), self.metrics.clone());
+        tasks.run("the newest certificate", show);
+        adopted
+    }
+
+    /// Publishes the authorities, and injects where that is asked for. Gives the namespaces that injection looks at.
+    fn inject(
+        &self,
+        tasks: &mut Tasks,
+        config: &Config,
+        listener: Option<TcpListener>,
+        adopted: &Adopted,
+        shown: &Arc<Shown>,
+    ) -> anyhow::Result<Option<Namespaces>> {
+        let (namespaces, watch) = Namespaces::follow(self.client.clone());
+        tasks.run("namespaces", watch);
+        let (published, watches) =
+            Published::new(self.client.clone(), adopted.clone(), config.namespaces().as_ref());
+        for watch in watches {
+            tasks.run("ConfigMaps", watch);
+        }
+        let published = Arc::new(published);
+        let writer = BundleWriter {
+            published: published.clone(),
+            users: Users {
+                own: config.namespace.as_str().into(),
+                index: self.index.clone(),
+                pods: self.pods.clone(),
+                namespaces: namespaces.clone(),
+            },
+            tenure: self.tenure.clone(),
+            metrics: self.metrics.clone(),
+            rested: BTreeMap::new(),
+            complained: BTreeSet::new(),
+        };
+        tasks.run("authorities", writer.run());
+        let (Some(configuration), Some(listener)) = (&config.webhook_configuration, listener) else {
+            return Ok(None);
+        };
+        let (trust, watch) =
+            TrustWriter::new(self.client.clone(), configuration, adopted.clone(), self.tenure.clone());
+        tasks.run("the webhook's configuration", watch);
+        tasks.run("caBundle", trust.run());
+        let (search, _missing) =
+            Search::new(self.client.clone(), namespaces.clone(), self.tenure.clone(), self.metrics.clone());
+        tasks.run("pods without an agent", search.run());
+        let injector = Injector::new(
+            config.sidecar.clone(),
+            namespaces.clone(),
+            self.index.clone(),
+            published,
+            self.metrics.clone(),
+        );
+        let bounds = Bounds::new(Some(connections::tls(shown.clone(), "http/1.1")?), WEBHOOK_CONNECTIONS);
+        let connections = connections::accept(listener, bounds, tasks.stop());
+        let router = webhook::router(Arc::new(injector));
+        tasks.finish("the webhook", webhook::serve(connections, router, tasks.stop()));
+        Ok(Some(namespaces))
+    }
+
+    fn serve_policies(
+        &self,
+        tasks: &mut Tasks,
+        listener: TcpListener,
+        bounds: Bounds,
+        (publisher, fleet): (Arc<Publisher>, Arc<Fleet>),
+    ) -> anyhow::Result<()> {
+        if bounds.tls.is_none() {
+            tracing::warn!("agents are served without TLS: whoever listens in sees their credentials");
+        }
+        let settings = Settings { counting: Counting::Elsewhere, ..Settings::default() };
+        let tokens = Tokens::new(self.client.clone(), self.pods.clone());
+        let random = Random::from_system().context("random numbers")?;
+        let discovery = Discovery::new(publisher, fleet, tokens, settings, random, tasks.stop());
+        let connections = connections::accept(listener, bounds, tasks.stop());
+        tasks.finish("the policy service", serve(discovery, connections, tasks.stop()));
+        Ok(())
+    }
+}
+
+/// The page of `/metrics`, which goes out over OTLP too, and the part of it that is counted here.
+fn metrics_of(fleet: &Arc<Fleet>, signals: &Signals) -> (Arc<ControlMetrics>, Arc<ControllerMetrics>) {
+    let metrics = Arc::new(ControllerMetrics::default());
+    let mut page = ControlMetrics::new(signals.books(), fleet.clone());
+    metrics.register(page.page_mut());
+    let page = Arc::new(page);
+    signals.export_metrics(page.clone());
+    (page, metrics)
 }
 
 fn sources(config: &Config) -> Vec<Source> {
@@ -138,21 +327,17 @@ fn sources(config: &Config) -> Vec<Source> {
     sources
 }
 
-/// Work that ends with the replica.
-fn until(
-    stop: &CancellationToken,
-    work: impl Future<Output = ()> + Send + 'static,
-) -> futures_util::future::BoxFuture<'static, ()> {
-    let stop = stop.child_token();
-    Box::pin(async move {
-        stop.run_until_cancelled_owned(work).await;
-    })
-}
-
-async fn serve(discovery: Discovery<Tokens>, listener: TcpListener, stop: CancellationToken) {
+async fn serve(
+    discovery: Discovery<Tokens>,
+    connections: ReceiverStream<io::Result<Connection>>,
+    stop: CancellationToken,
+) {
     let server = Server::builder()
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
+        .http2_keepalive_timeout(Some(KEEP_ALIVE_WITHIN))
+        .max_concurrent_streams(STREAMS_PER_CONNECTION)
         .add_service(discovery.into_server())
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop.cancelled_owned());
+        .serve_with_incoming_shutdown(connections, stop.cancelled_owned());
     if let Err(error) = server.await {
         tracing::error!(%error, "the policy service ended");
     }

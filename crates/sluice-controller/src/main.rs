@@ -1,61 +1,49 @@
 //! `sluice-controller`: one replica of the control plane.
+//!
+//! Telemetry is set by OpenTelemetry's own variables (docs/telemetry.md); it starts first and ends last.
 
-use std::net::SocketAddr;
+mod args;
 
 use anyhow::Context as _;
-use clap::Parser;
+use clap::Parser as _;
 use sluice_controller::Controller;
-use sluice_controller::config::Config;
+use sluice_controller::config::Listeners;
+use sluice_telemetry::{Identity, Logging, Settings, Signals, Telemetry, subscriber};
 use tokio::net::TcpListener;
 
-#[derive(Parser)]
-#[command(
-    version,
-    about = "The control plane: ModelRoutes and ReliabilityPolicies in, policies for agents out"
-)]
-struct Args {
-    /// Where agents fetch their policies.
-    #[arg(long, env = "SLUICE_LISTEN", default_value = "0.0.0.0:8112")]
-    listen: SocketAddr,
-    /// This replica's own namespace, where the Lease is.
-    #[arg(long, env = "SLUICE_NAMESPACE", default_value = "sluice-system")]
-    namespace: String,
-    /// This replica's own pod: the holder's name in the Lease.
-    #[arg(long, env = "SLUICE_POD", default_value = "sluice-controller")]
-    pod: String,
-    /// Name of the Lease whose holder writes status and Events.
-    #[arg(long, env = "SLUICE_LEASE", default_value = "sluice-controller")]
-    lease: String,
-    /// Namespaces whose Secrets may be read, separated by commas.
-    #[arg(long, env = "SLUICE_SECRET_NAMESPACES", value_delimiter = ',')]
-    secret_namespaces: Vec<String>,
-    /// Reads the Secrets of every namespace that routes name.
-    #[arg(long, env = "SLUICE_ALL_SECRETS", conflicts_with = "secret_namespaces")]
-    all_secrets: bool,
-}
+use crate::args::Args;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_default_env()
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
-        )
-        .with_writer(std::io::stderr)
-        .init();
+    let telemetry = Telemetry::start(Settings::from_env()?)?;
+    let signals = telemetry.signals(&Identity {
+        service: "sluice-controller",
+        instance: args.pod.clone(),
+        namespace: Some(args.namespace.clone()),
+    })?;
+    tracing::subscriber::set_global_default(subscriber(Logging::stderr(args.log_format), &signals))?;
+    let served = run(&args, &signals).await;
+    telemetry.shutdown().await;
+    served
+}
+
+async fn run(args: &Args, signals: &Signals) -> anyhow::Result<()> {
+    let config = args.config(std::env::vars())?;
     let client = kube::Client::try_default().await.context("no API server: is KUBECONFIG set?")?;
-    let listener =
+    let policies =
         TcpListener::bind(args.listen).await.with_context(|| format!("--listen {}", args.listen))?;
-    tracing::info!(listen = %listener.local_addr()?, "starting");
-    let config = Config {
-        namespace: args.namespace,
-        pod: args.pod,
-        lease: args.lease,
-        secret_namespaces: args.secret_namespaces,
-        all_secrets: args.all_secrets,
+    let webhook = match &config.webhook_configuration {
+        Some(_) => {
+            let listener = TcpListener::bind(args.webhook).await;
+            Some(listener.with_context(|| format!("--webhook {}", args.webhook))?)
+        }
+        None => None,
     };
-    let controller = Controller::start(client, &config, listener)?;
+    let admin = TcpListener::bind(args.admin).await.with_context(|| format!("--admin {}", args.admin))?;
+    tracing::info!(listen = %policies.local_addr()?, admin = %admin.local_addr()?, "starting");
+    let listeners = Listeners { policies, webhook, admin: Some(admin) };
+    let controller = Controller::start(client, &config, listeners, signals)?;
     terminated().await?;
     tracing::info!("stopping");
     controller.stop().await;

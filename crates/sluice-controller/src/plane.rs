@@ -14,6 +14,7 @@ use kube::{Api, Client};
 use parking_lot::Mutex;
 use sluice_policy::compile::{Compiled, compile};
 use sluice_policy::index::{Index, Key};
+use sluice_policy::metrics::ControlMetrics;
 use sluice_policy::publish::Publisher;
 use tokio::sync::{mpsc, watch};
 
@@ -39,6 +40,7 @@ pub(crate) struct Plane {
     publisher: Arc<Publisher>,
     pods: Arc<Pods>,
     secrets: Secrets,
+    metrics: Arc<ControlMetrics>,
     /// Watches that have not told everything yet.
     unsynced: BTreeSet<Source>,
     changes: mpsc::Sender<Change>,
@@ -60,6 +62,7 @@ impl Plane {
         sources: &[Source],
         publisher: Arc<Publisher>,
         pods: Arc<Pods>,
+        metrics: Arc<ControlMetrics>,
         changes: mpsc::Sender<Change>,
     ) -> (Self, Arc<Mutex<Index>>, Newest) {
         let index = Arc::new(Mutex::new(Index::default()));
@@ -70,6 +73,7 @@ impl Plane {
             publisher,
             pods,
             secrets: Secrets::default(),
+            metrics,
             unsynced: sources.iter().cloned().collect(),
             changes,
             newest,
@@ -198,7 +202,9 @@ impl Plane {
 
     fn compile(&mut self) -> Compiled {
         let mut index = self.index.lock();
+        let started = clock::now();
         let compiled = compile(&index);
+        self.metrics.compiled(clock::now().saturating_duration_since(started), &compiled);
         let (wanted, forgotten) = self.secrets.named(&named_by(&index, &compiled));
         for key in &forgotten {
             index.delete_secret(key);

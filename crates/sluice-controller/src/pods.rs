@@ -56,6 +56,11 @@ impl Pods {
         self.0.lock().get(key).cloned()
     }
 
+    /// Where there are any.
+    pub(crate) fn namespaces(&self) -> BTreeSet<Arc<str>> {
+        self.0.lock().keys().map(|key| key.namespace.clone()).collect()
+    }
+
     /// Agents per target, of pods that are not about to end.
     pub(crate) fn agents_by_target(&self, compiled: &Compiled) -> BTreeMap<TargetId, u32> {
         let mut scopes: BTreeMap<Scope, u32> = BTreeMap::new();

@@ -102,6 +102,11 @@ impl ControlMetrics {
         metrics
     }
 
+    /// For what else a control plane measures.
+    pub fn page_mut(&mut self) -> &mut Page {
+        &mut self.page
+    }
+
     pub fn reloaded(&self, reload: Reload) {
         let outcome = match reload {
             Reload::Changed => "changed",

@@ -14,7 +14,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("sluice-telemetry", &["sluice-core"]),
     ("sluice-agent", &["sluice-core", "sluice-proto", "sluice-state", "sluice-telemetry"]),
     ("sluice-provider", &[]),
-    ("sluice-controller", &["sluice-api", "sluice-core", "sluice-policy", "sluice-proto", "sluice-state"]),
+    (
+        "sluice-controller",
+        &["sluice-api", "sluice-core", "sluice-policy", "sluice-proto", "sluice-state", "sluice-telemetry"],
+    ),
     (
         "sluice-cli",
         &[

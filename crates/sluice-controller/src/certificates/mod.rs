@@ -1,3 +1,49 @@
-//! The control plane's own authority: made, kept in a Secret, rotated, and published to the namespaces that use it.
+//! The control plane's own authority: made, kept in a Secret, rotated, and published to those who trust it.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`material`] | what there is and what is due: pure |
+//! | [`keeper`] | keeps the Secret, whichever replica is first |
+//! | [`bundles`] | the ConfigMap in each namespace that uses it |
+//! | [`webhooks`] | what the API server trusts when it calls the webhook |
+//!
+//! Every replica may do what is due to the Secret: each write names the version that it replaces, so of two who try,
+//! one succeeds and the other adopts what that one made. What is published is written by the holder of the Lease.
 
-mod material;
+pub(crate) mod bundles;
+pub(crate) mod keeper;
+pub(crate) mod material;
+pub(crate) mod webhooks;
+
+use std::sync::Arc;
+
+pub use material::Lives;
+
+use crate::connections::Shown;
+use crate::metrics::ControllerMetrics;
+use keeper::Adopted;
+
+/// Name of the Secret, and of the ConfigMap in each namespace.
+pub(crate) const NAME: &str = "sluice-ca";
+/// The ConfigMap's key with all trusted authorities, PEM.
+pub(crate) const BUNDLE_KEY: &str = "ca.crt";
+
+/// Shows new connections the newest serving certificate. Ends with the keeper.
+pub(crate) async fn show(mut adopted: Adopted, shown: Arc<Shown>, metrics: Arc<ControllerMetrics>) {
+    loop {
+        let newest = adopted.borrow_and_update().clone();
+        if let Some(material) = newest {
+            metrics.adopted(&material);
+            let serving = material.serving();
+            if let Some(Err(error)) = serving.map(|serving| shown.show(&serving.certificate, &serving.key)) {
+                tracing::error!(
+                    error = format!("{error:#}"),
+                    "the new certificate can't be used: the one before is shown on"
+                );
+            }
+        }
+        if adopted.changed().await.is_err() {
+            return;
+        }
+    }
+}

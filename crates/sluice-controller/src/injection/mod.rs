@@ -1,6 +1,15 @@
-//! The webhook that adds the agent to pods: which pods, what is added, and how it is asked for.
+//! The webhook that adds the agent to pods.
 //!
-//! [`pod`] is pure: a pod in, the changed pod out. It is written so that a pod that has an agent already stays as it is,
-//! since an API server may ask twice.
+//! | module | what it does |
+//! |---|---|
+//! | [`pod`] | which pods, and what is added to them: pure |
+//! | [`container`] | the agent as a container, with its volumes |
+//! | [`review`] | what the API server asks, and the answer |
+//! | [`webhook`] | the server |
+//! | [`missing`] | pods that asked for an agent and run without |
 
-mod pod;
+pub(crate) mod container;
+pub(crate) mod missing;
+pub(crate) mod pod;
+pub(crate) mod review;
+pub(crate) mod webhook;

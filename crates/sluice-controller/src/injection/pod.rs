@@ -1,53 +1,34 @@
-//! A pod with an agent.
+//! Which pods get an agent, and what is added to them.
 //!
-//! The agent is a native sidecar: the first init container, with `restartPolicy: Always`, so that it serves before the
-//! application starts (its startup probe holds the next container back), lives as long as the application, and does
-//! not keep a Job from completing. It meets PodSecurity *restricted*.
+//! Why additions and no changed pod: what this build does not know of a pod (a field of a newer Kubernetes) must stay
+//! as it is. A pod that was read, changed and written would lose it, and a difference between two such pods, which
+//! compares lists place by place, would leave it with the wrong container. Each operation adds something by its place
+//! in the original.
 //!
-//! Applications find it by the variables that their SDKs read. A container whose `env` names such a variable keeps its
-//! own value; what comes from `envFrom` can't be seen here and is overruled by `env`. Placeholder keys are set only
-//! where nothing else may bring one: SDKs refuse to start without a key, and the agent replaces it.
+//! Applications find the agent by the variables that their SDKs read. A container whose `env` names such a variable
+//! keeps its own value; what comes from `envFrom` can't be seen here and is overruled by `env`. Placeholder keys are set
+//! only where nothing else may bring one: SDKs refuse to start without a key, and the agent replaces it.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{
-    Capabilities, ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource, EnvVar,
-    EnvVarSource, HTTPGetAction, ObjectFieldSelector, Pod, PodSpec, Probe, ProjectedVolumeSource,
-    ResourceRequirements, SeccompProfile, SecurityContext, ServiceAccountTokenProjection, Volume,
-    VolumeMount, VolumeProjection,
-};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use k8s_openapi::api::core::v1::{Container, EnvVar, Pod, PodSpec};
+use serde::Serialize;
+use serde_json::{Value, json};
 
+use super::container::{ADMIN_PORT, APPLICATIONS_PORT, CONTAINER, VOLUMES, agent, volumes};
+use crate::config::Sidecar;
 use crate::pods::INJECTED;
-use crate::tokens::AUDIENCE;
 
 /// `enabled` on a namespace or pod asks for an agent, `disabled` on a pod refuses it.
 pub(crate) const INJECT: &str = "sluice.dev/inject";
 /// On a pod: `disabled` leaves the applications' environment as it is.
 pub(crate) const INJECT_ENV: &str = "sluice.dev/inject-env";
-/// The container's name.
-pub(crate) const CONTAINER: &str = "sluice-agent";
-/// The ConfigMap with the authorities.
-pub(crate) const CA_CONFIG_MAP: &str = "sluice-ca";
 
-const APPLICATIONS_PORT: u16 = 8110;
-const ADMIN_PORT: u16 = 8111;
-const USER: i64 = 65_532;
-const TOKEN_SECONDS: i64 = 3_600;
+const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// What the chart says of agents.
-#[derive(Debug, Clone)]
-pub(crate) struct Sidecar {
-    pub(crate) image: String,
-    /// `https://sluice-controller.sluice-system.svc:8112`.
-    pub(crate) control_plane: String,
-    /// Without a password; that comes from a Secret of the pod's namespace, if any.
-    pub(crate) redis: Option<String>,
-    pub(crate) cpu_request: String,
-    pub(crate) memory_request: String,
-    pub(crate) memory_limit: String,
-    pub(crate) grace: String,
+/// Whether a label's value asks.
+pub(crate) fn asks(value: &str) -> bool {
+    matches!(value, "enabled" | "true")
 }
 
 /// What is known of the pod's namespace.
@@ -59,213 +40,208 @@ pub(crate) struct Surroundings {
     pub(crate) passes_credentials: bool,
 }
 
-/// Whether a pod is to have an agent.
-pub(crate) fn is_wanted(pod: &Pod, surroundings: Surroundings) -> bool {
-    let label = pod.metadata.labels.as_ref().and_then(|labels| labels.get(INJECT)).map(String::as_str);
-    let asked = match label {
-        Some("enabled" | "true") => true,
-        Some(_) => false,
-        None => surroundings.namespace_asks,
-    };
-    // In the host's network its port would be the node's.
-    let host_network = pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true));
-    asked && !host_network && !has_agent(pod)
+/// Why a pod stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Left {
+    NotAsked,
+    Refused,
+    /// The label says neither.
+    Unclear(String),
+    HasAgent,
+    /// In the host's network its ports would be the node's. Whether the pod itself asked.
+    HostNetwork(bool),
+    /// The agent is a Linux program.
+    Windows(bool),
+    /// It has a volume of the agent's.
+    NameTaken(&'static str),
 }
 
-fn has_agent(pod: &Pod) -> bool {
-    let Some(spec) = &pod.spec else { return false };
+impl Left {
+    /// As a metric has it.
+    pub(crate) const fn as_str(&self) -> &'static str {
+        match self {
+            Self::NotAsked => "not-asked",
+            Self::Refused | Self::Unclear(_) => "refused",
+            Self::HasAgent => "has-agent",
+            Self::HostNetwork(_) => "host-network",
+            Self::Windows(_) => "windows",
+            Self::NameTaken(_) => "name-taken",
+        }
+    }
+
+    /// What whoever creates the pod is told; nothing where it is as they said, or as they may not have known.
+    pub(crate) fn warning(&self) -> Option<String> {
+        match self {
+            Self::NotAsked
+            | Self::Refused
+            | Self::HasAgent
+            | Self::HostNetwork(false)
+            | Self::Windows(false) => None,
+            Self::Unclear(value) => Some(format!(
+                "label {INJECT}={value}: write enabled or disabled; it is taken as disabled and the pod gets no agent"
+            )),
+            Self::HostNetwork(true) => Some(
+                "a pod with hostNetwork gets no agent: its ports would be the node's; use a gateway"
+                    .to_owned(),
+            ),
+            Self::Windows(true) => Some("a Windows pod gets no agent; use a gateway".to_owned()),
+            Self::NameTaken(name) => {
+                Some(format!("the pod has a volume {name} already, and so gets no agent; rename the volume"))
+            }
+        }
+    }
+}
+
+/// Whether a pod is to have an agent.
+pub(crate) fn judge(pod: &Pod, namespace_asks: bool) -> Result<(), Left> {
+    let label = pod.metadata.labels.as_ref().and_then(|labels| labels.get(INJECT)).map(String::as_str);
+    let itself = label.is_some_and(asks);
+    match label {
+        Some("disabled" | "false") => return Err(Left::Refused),
+        Some(value) if !itself => return Err(Left::Unclear(value.chars().take(63).collect())),
+        None if !namespace_asks => return Err(Left::NotAsked),
+        _ => {}
+    }
+    let Some(spec) = &pod.spec else { return Err(Left::NotAsked) };
+    // A static pod's shadow: kubelet would take a changed one for another pod.
+    if pod.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR)) {
+        return Err(Left::NotAsked);
+    }
+    if has_agent(spec) {
+        return Err(Left::HasAgent);
+    }
+    if spec.host_network == Some(true) {
+        return Err(Left::HostNetwork(itself));
+    }
+    if spec.os.as_ref().is_some_and(|os| os.name == "windows") {
+        return Err(Left::Windows(itself));
+    }
+    let taken = spec
+        .volumes
+        .iter()
+        .flatten()
+        .find_map(|volume| VOLUMES.into_iter().find(|name| volume.name == *name));
+    taken.map_or(Ok(()), |name| Err(Left::NameTaken(name)))
+}
+
+pub(crate) fn has_agent(spec: &PodSpec) -> bool {
     let all = spec.init_containers.iter().flatten().chain(&spec.containers);
     all.into_iter().any(|container| container.name == CONTAINER)
 }
 
-/// Adds the agent.
-pub(crate) fn inject(pod: &mut Pod, sidecar: &Sidecar, surroundings: Surroundings) {
+/// What an injected pod may get wrong.
+pub(crate) fn warnings(pod: &Pod) -> Vec<String> {
+    let Some(spec) = &pod.spec else { return Vec::new() };
+    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let ports = containers.flat_map(|container| {
+        let ports = container.ports.iter().flatten().map(|port| port.container_port);
+        ports.map(|port| (container.name.as_str(), port))
+    });
+    let ours = [APPLICATIONS_PORT, ADMIN_PORT].map(i32::from);
+    ports
+        .filter(|(_, port)| ours.contains(port))
+        .map(|(container, port)| {
+            format!(
+                "container {container} names port {port}, on which the pod's agent listens: use another one"
+            )
+        })
+        .collect()
+}
+
+/// An operation of a JSON patch (RFC 6902). Nothing is taken away.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Add {
+    op: &'static str,
+    path: String,
+    value: Value,
+}
+
+impl Add {
+    fn at(path: impl Into<String>, value: Value) -> Self {
+        Self { op: "add", path: path.into(), value }
+    }
+
+    /// To a list, which may not be there yet: its end, or with `first` its beginning.
+    fn to_list(path: &str, exists: bool, first: bool, values: Vec<Value>) -> Vec<Self> {
+        if !exists {
+            return if values.is_empty() { Vec::new() } else { vec![Self::at(path, Value::Array(values))] };
+        }
+        let place = if first { "0" } else { "-" };
+        values.into_iter().map(|value| Self::at(format!("{path}/{place}"), value)).collect()
+    }
+}
+
+/// What makes it a pod with an agent.
+pub(crate) fn additions(pod: &Pod, sidecar: &Sidecar, surroundings: Surroundings) -> Vec<Add> {
+    let Some(spec) = &pod.spec else { return Vec::new() };
+    let mut additions = vec![if pod.metadata.labels.is_some() {
+        Add::at(format!("/metadata/labels/{}", INJECTED.replace('/', "~1")), json!("sidecar"))
+    } else {
+        Add::at("/metadata/labels", json!({ INJECTED: "sidecar" }))
+    }];
     let annotation = pod.metadata.annotations.as_ref().and_then(|all| all.get(INJECT_ENV));
-    let with_env = annotation.is_none_or(|value| value != "disabled");
-    pod.metadata.labels.get_or_insert_default().insert(INJECTED.to_owned(), "sidecar".to_owned());
-    let Some(spec) = &mut pod.spec else { return };
-    if with_env {
-        let init = spec.init_containers.iter_mut().flatten();
-        for container in init.chain(&mut spec.containers) {
-            point_at_agent(container, surroundings);
+    if annotation.is_none_or(|value| value != "disabled") {
+        let init = spec.init_containers.iter().flatten().enumerate();
+        let init = init.map(|(place, container)| (format!("/spec/initContainers/{place}/env"), container));
+        let others = spec.containers.iter().enumerate();
+        let others = others.map(|(place, container)| (format!("/spec/containers/{place}/env"), container));
+        for (path, container) in init.chain(others) {
+            let env = missing_env(container, surroundings).map(|variable| json!(variable)).collect();
+            additions.extend(Add::to_list(&path, container.env.is_some(), false, env));
         }
     }
-    spec.init_containers.get_or_insert_default().insert(0, agent(sidecar));
-    add_volumes(spec);
+    // Last: it moves the others.
+    let (agent, exists) = (json!(agent(sidecar)), spec.init_containers.is_some());
+    additions.extend(Add::to_list("/spec/initContainers", exists, true, vec![agent]));
+    let volumes = volumes().iter().map(|volume| json!(volume)).collect();
+    additions.extend(Add::to_list("/spec/volumes", spec.volumes.is_some(), false, volumes));
+    additions
 }
 
-fn point_at_agent(container: &mut Container, surroundings: Surroundings) {
+/// The variables by which a container's SDKs find the agent, without those that it sets itself.
+fn missing_env(container: &Container, surroundings: Surroundings) -> impl Iterator<Item = EnvVar> {
     let base = format!("http://127.0.0.1:{APPLICATIONS_PORT}");
+    let mut wanted = vec![("OPENAI_BASE_URL", format!("{base}/v1")), ("ANTHROPIC_BASE_URL", base)];
     let may_bring_keys = container.env_from.as_ref().is_some_and(|sources| !sources.is_empty());
-    let placeholders = !may_bring_keys && !surroundings.passes_credentials;
-    let env = container.env.get_or_insert_default();
-    let mut set = |name: &str, value: String| {
-        if !env.iter().any(|variable| variable.name == name) {
-            env.push(EnvVar { name: name.to_owned(), value: Some(value), value_from: None });
-        }
-    };
-    set("OPENAI_BASE_URL", format!("{base}/v1"));
-    set("ANTHROPIC_BASE_URL", base.clone());
-    if placeholders {
-        set("OPENAI_API_KEY", "replaced-by-sluice".to_owned());
-        set("ANTHROPIC_API_KEY", "replaced-by-sluice".to_owned());
+    if !may_bring_keys && !surroundings.passes_credentials {
+        let placeholder = "replaced-by-sluice".to_owned();
+        wanted.extend([("OPENAI_API_KEY", placeholder.clone()), ("ANTHROPIC_API_KEY", placeholder)]);
     }
-}
-
-fn agent(sidecar: &Sidecar) -> Container {
-    let value = |name: &str, value: &str| EnvVar {
+    let set: BTreeSet<String> =
+        container.env.iter().flatten().map(|variable| variable.name.clone()).collect();
+    wanted.into_iter().filter(move |(name, _)| !set.contains(*name)).map(|(name, value)| EnvVar {
         name: name.to_owned(),
-        value: Some(value.to_owned()),
+        value: Some(value),
         value_from: None,
-    };
-    let field = |name: &str, path: &str| EnvVar {
-        name: name.to_owned(),
-        value: None,
-        value_from: Some(EnvVarSource {
-            field_ref: Some(ObjectFieldSelector { field_path: path.to_owned(), api_version: None }),
-            ..EnvVarSource::default()
-        }),
-    };
-    let mut env = vec![
-        value("SLUICE_LISTEN", &format!("127.0.0.1:{APPLICATIONS_PORT}")),
-        value("SLUICE_ADMIN", &format!("0.0.0.0:{ADMIN_PORT}")),
-        value("SLUICE_CONTROL_PLANE", &sidecar.control_plane),
-        value("SLUICE_CONTROL_PLANE_CA", "/var/run/sluice/ca/ca.crt"),
-        value("SLUICE_TOKEN", "/var/run/sluice/token/token"),
-        value("SLUICE_SNAPSHOT", "/var/run/sluice/state"),
-        value("SLUICE_GRACE", &sidecar.grace),
-        field("SLUICE_NAMESPACE", "metadata.namespace"),
-        field("SLUICE_POD", "metadata.name"),
-    ];
-    env.extend(sidecar.redis.as_deref().map(|url| value("SLUICE_REDIS_URL", url)));
-    let mount = |name: &str, path: &str, read_only: bool| VolumeMount {
-        name: name.to_owned(),
-        mount_path: path.to_owned(),
-        read_only: read_only.then_some(true),
-        ..VolumeMount::default()
-    };
-    Container {
-        name: CONTAINER.to_owned(),
-        image: Some(sidecar.image.clone()),
-        args: Some(vec!["agent".to_owned()]),
-        restart_policy: Some("Always".to_owned()),
-        env: Some(env),
-        ports: Some(vec![ContainerPort {
-            name: Some("sluice-admin".to_owned()),
-            container_port: i32::from(ADMIN_PORT),
-            ..ContainerPort::default()
-        }]),
-        // Ready means that it listens and has policies, or its last good ones: never that Redis or a controller answers.
-        startup_probe: Some(probe("/readyz", 1, 60)),
-        liveness_probe: Some(probe("/livez", 10, 3)),
-        resources: Some(resources(sidecar)),
-        security_context: Some(restricted()),
-        volume_mounts: Some(vec![
-            mount("sluice-token", "/var/run/sluice/token", true),
-            mount("sluice-ca", "/var/run/sluice/ca", true),
-            mount("sluice-state", "/var/run/sluice/state", false),
-        ]),
-        ..Container::default()
-    }
-}
-
-fn probe(path: &str, period: i32, failures: i32) -> Probe {
-    Probe {
-        http_get: Some(HTTPGetAction {
-            path: Some(path.to_owned()),
-            port: IntOrString::Int(i32::from(ADMIN_PORT)),
-            ..HTTPGetAction::default()
-        }),
-        period_seconds: Some(period),
-        failure_threshold: Some(failures),
-        timeout_seconds: Some(2),
-        ..Probe::default()
-    }
-}
-
-fn resources(sidecar: &Sidecar) -> ResourceRequirements {
-    let of = |pairs: &[(&str, &str)]| -> BTreeMap<String, Quantity> {
-        pairs.iter().map(|(name, value)| ((*name).to_owned(), Quantity((*value).to_owned()))).collect()
-    };
-    ResourceRequirements {
-        requests: Some(of(&[("cpu", &sidecar.cpu_request), ("memory", &sidecar.memory_request)])),
-        limits: Some(of(&[("memory", &sidecar.memory_limit)])),
-        ..ResourceRequirements::default()
-    }
-}
-
-fn restricted() -> SecurityContext {
-    SecurityContext {
-        allow_privilege_escalation: Some(false),
-        capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
-        read_only_root_filesystem: Some(true),
-        run_as_non_root: Some(true),
-        run_as_user: Some(USER),
-        run_as_group: Some(USER),
-        seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
-        ..SecurityContext::default()
-    }
-}
-
-fn add_volumes(spec: &mut PodSpec) {
-    let token = VolumeProjection {
-        service_account_token: Some(ServiceAccountTokenProjection {
-            audience: Some(AUDIENCE.to_owned()),
-            expiration_seconds: Some(TOKEN_SECONDS),
-            path: "token".to_owned(),
-        }),
-        ..VolumeProjection::default()
-    };
-    let volumes = spec.volumes.get_or_insert_default();
-    volumes.push(Volume {
-        name: "sluice-token".to_owned(),
-        projected: Some(ProjectedVolumeSource { sources: Some(vec![token]), default_mode: Some(0o444) }),
-        ..Volume::default()
-    });
-    volumes.push(Volume {
-        name: "sluice-ca".to_owned(),
-        // The pod may be older than the ConfigMap of its namespace: the agent waits for the file.
-        config_map: Some(ConfigMapVolumeSource {
-            name: CA_CONFIG_MAP.to_owned(),
-            optional: Some(true),
-            ..ConfigMapVolumeSource::default()
-        }),
-        ..Volume::default()
-    });
-    volumes.push(Volume {
-        name: "sluice-state".to_owned(),
-        empty_dir: Some(EmptyDirVolumeSource {
-            medium: Some("Memory".to_owned()),
-            size_limit: Some(Quantity("16Mi".to_owned())),
-        }),
-        ..Volume::default()
-    });
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
 
     use super::*;
 
-    fn sidecar() -> Sidecar {
-        Sidecar {
-            image: "sluice:1".to_owned(),
-            control_plane: "https://sluice-controller.sluice-system.svc:8112".to_owned(),
-            redis: None,
-            cpu_request: "20m".to_owned(),
-            memory_request: "32Mi".to_owned(),
-            memory_limit: "256Mi".to_owned(),
-            grace: "25s".to_owned(),
-        }
-    }
-
-    fn pod(labels: &serde_json::Value, container: &serde_json::Value) -> Pod {
-        serde_json::from_value(json!({
+    fn pod(labels: &Value, container: &Value) -> Value {
+        json!({
             "metadata": {"name": "app", "labels": labels},
             "spec": {"initContainers": [{"name": "migrate"}], "containers": [container]},
-        }))
-        .unwrap()
+        })
+    }
+
+    fn read(pod: &Value) -> Pod {
+        serde_json::from_value(pod.clone()).unwrap()
+    }
+
+    /// The pod as the API server makes it of the answer.
+    fn injected(pod: &Value, surroundings: Surroundings) -> Value {
+        let additions = additions(&read(pod), &Sidecar::default(), surroundings);
+        let patch: json_patch::Patch = serde_json::from_value(json!(additions)).unwrap();
+        let mut patched = pod.clone();
+        json_patch::patch(&mut patched, &patch).unwrap();
+        patched
     }
 
     fn env(container: &Container) -> BTreeMap<&str, &str> {
@@ -275,38 +251,63 @@ mod tests {
 
     #[test]
     fn pods_ask_or_refuse_and_namespaces_ask_for_all() {
-        let all = Surroundings { namespace_asks: true, ..Surroundings::default() };
         let container = json!({"name": "app"});
-        let plain = pod(&json!({}), &container);
-        assert!(!is_wanted(&plain, Surroundings::default()) && is_wanted(&plain, all));
-        assert!(is_wanted(&pod(&json!({INJECT: "enabled"}), &container), Surroundings::default()));
-        assert!(!is_wanted(&pod(&json!({INJECT: "disabled"}), &container), all));
-        let mut on_host = pod(&json!({INJECT: "enabled"}), &container);
-        on_host.spec.as_mut().unwrap().host_network = Some(true);
-        assert!(!is_wanted(&on_host, all));
+        let of = |labels: Value| read(&pod(&labels, &container));
+        let plain = of(json!({}));
+        assert_eq!((judge(&plain, false), judge(&plain, true)), (Err(Left::NotAsked), Ok(())));
+        for value in ["enabled", "true"] {
+            assert_eq!(judge(&of(json!({INJECT: value})), false), Ok(()));
+        }
+        assert_eq!(judge(&of(json!({INJECT: "disabled"})), true), Err(Left::Refused));
+        let unclear = judge(&of(json!({INJECT: "yes"})), true).unwrap_err();
+        assert!(unclear.warning().unwrap().contains("sluice.dev/inject=yes"), "{unclear:?}");
+    }
+
+    #[test]
+    fn what_cannot_have_one_is_left_and_only_who_asked_for_it_is_told() {
+        let container = json!({"name": "app"});
+        let asked = [(json!({INJECT: "enabled"}), true), (json!({}), false)];
+        for (labels, itself) in asked {
+            let mut on_host = read(&pod(&labels, &container));
+            on_host.spec.as_mut().unwrap().host_network = Some(true);
+            let left = judge(&on_host, true).unwrap_err();
+            assert_eq!(left, Left::HostNetwork(itself));
+            assert_eq!(left.warning().is_some(), itself);
+        }
+        let mut mirror = pod(&json!({}), &container);
+        mirror["metadata"]["annotations"] = json!({MIRROR: "hash"});
+        assert_eq!(judge(&read(&mirror), true), Err(Left::NotAsked));
+        let mut windows = pod(&json!({}), &container);
+        windows["spec"]["os"] = json!({"name": "windows"});
+        assert_eq!(judge(&read(&windows), true), Err(Left::Windows(false)));
+        let mut taken = pod(&json!({}), &container);
+        taken["spec"]["volumes"] = json!([{"name": "sluice-state", "emptyDir": {}}]);
+        let left = judge(&read(&taken), true).unwrap_err();
+        assert!(left.warning().unwrap().contains("sluice-state"), "{left:?}");
+        let port = json!({"name": "app", "ports": [{"containerPort": 8111}, {"containerPort": 8080}]});
+        let told = warnings(&read(&pod(&json!({}), &port)));
+        assert!(told.len() == 1 && told[0].contains("app names port 8111"), "{told:?}");
     }
 
     #[test]
     fn the_agent_starts_first_lives_on_and_is_added_once() {
-        let mut pod = pod(&json!({INJECT: "enabled"}), &json!({"name": "app"}));
-        inject(&mut pod, &sidecar(), Surroundings::default());
-        let spec = pod.spec.clone().unwrap();
-        let init = spec.init_containers.unwrap();
-        assert_eq!(
-            init.iter().map(|container| container.name.as_str()).collect::<Vec<_>>(),
-            [CONTAINER, "migrate"]
-        );
+        let pod =
+            injected(&pod(&json!({INJECT: "enabled"}), &json!({"name": "app"})), Surroundings::default());
+        let pod = read(&pod);
+        let spec = pod.spec.as_ref().unwrap();
+        let init = spec.init_containers.as_ref().unwrap();
+        let names: Vec<&str> = init.iter().map(|container| container.name.as_str()).collect();
+        assert_eq!(names, [CONTAINER, "migrate"]);
         assert_eq!(init[0].restart_policy.as_deref(), Some("Always"));
-        assert_eq!(spec.volumes.unwrap().len(), 3);
+        assert_eq!(spec.volumes.as_ref().unwrap().len(), 3);
         assert_eq!(pod.metadata.labels.as_ref().unwrap()[INJECTED], "sidecar");
-        assert!(!is_wanted(&pod, Surroundings::default()), "asked a second time");
+        assert_eq!(judge(&pod, true), Err(Left::HasAgent), "asked a second time");
     }
 
     #[test]
     fn applications_find_it_unless_they_say_otherwise() {
-        let mut plain = pod(&json!({}), &json!({"name": "app"}));
-        inject(&mut plain, &sidecar(), Surroundings::default());
-        let spec = plain.spec.unwrap();
+        let plain = pod(&json!({}), &json!({"name": "app"}));
+        let spec = read(&injected(&plain, Surroundings::default())).spec.unwrap();
         for container in spec.containers.iter().chain(&spec.init_containers.unwrap()[1..]) {
             let env = env(container);
             assert_eq!(env["OPENAI_BASE_URL"], "http://127.0.0.1:8110/v1");
@@ -315,19 +316,79 @@ mod tests {
         }
         let own = json!({"name": "app", "env": [{"name": "OPENAI_BASE_URL", "value": "https://mine"}],
             "envFrom": [{"secretRef": {"name": "keys"}}]});
-        let mut own = pod(&json!({}), &own);
-        inject(&mut own, &sidecar(), Surroundings::default());
-        let spec = own.spec.unwrap();
+        let spec = read(&injected(&pod(&json!({}), &own), Surroundings::default())).spec.unwrap();
         let env_of = env(&spec.containers[0]);
         assert_eq!(env_of["OPENAI_BASE_URL"], "https://mine");
         assert!(!env_of.contains_key("OPENAI_API_KEY"), "envFrom may bring one");
         let passing = Surroundings { passes_credentials: true, ..Surroundings::default() };
-        let mut plain = pod(&json!({}), &json!({"name": "app"}));
-        inject(&mut plain, &sidecar(), passing);
-        assert!(!env(&plain.spec.unwrap().containers[0]).contains_key("OPENAI_API_KEY"));
-        let mut left = pod(&json!({}), &json!({"name": "app"}));
-        left.metadata.annotations = Some([(INJECT_ENV.to_owned(), "disabled".to_owned())].into());
-        inject(&mut left, &sidecar(), Surroundings::default());
-        assert!(left.spec.unwrap().containers[0].env.is_none());
+        let spec = read(&injected(&plain, passing)).spec.unwrap();
+        assert!(!env(&spec.containers[0]).contains_key("OPENAI_API_KEY"));
+        let mut left = plain;
+        left["metadata"]["annotations"] = json!({INJECT_ENV: "disabled"});
+        assert!(read(&injected(&left, Surroundings::default())).spec.unwrap().containers[0].env.is_none());
+    }
+
+    #[test]
+    fn what_this_build_does_not_know_stays_with_its_container() {
+        let mut pod = pod(&json!({"app": "a"}), &json!({"name": "app", "ofTheFuture": 2, "env": []}));
+        pod["spec"]["initContainers"][0]["ofTheFuture"] = json!(1);
+        pod["spec"]["alsoNew"] = json!({"deep": [1]});
+        let pod = injected(&pod, Surroundings::default());
+        assert_eq!(pod["spec"]["initContainers"][0]["ofTheFuture"], Value::Null, "the agent's");
+        assert_eq!(pod["spec"]["initContainers"][1]["ofTheFuture"], json!(1));
+        assert_eq!(pod["spec"]["initContainers"][1]["name"], json!("migrate"));
+        assert_eq!(pod["spec"]["containers"][0]["ofTheFuture"], json!(2));
+        assert_eq!(pod["spec"]["alsoNew"], json!({"deep": [1]}));
+    }
+
+    prop_compose! {
+        fn container()(
+            name in "[a-z]{1,8}",
+            env in prop::option::of(prop::collection::vec(
+                prop::sample::select(vec!["OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "OTHER"]), 0..3)),
+            from in prop::option::of(0_usize..2),
+        ) -> Value {
+            let mut container = json!({"name": name});
+            if let Some(env) = env {
+                container["env"] = env.iter().map(|name| json!({"name": name, "value": "own"})).collect();
+            }
+            if let Some(from) = from {
+                container["envFrom"] = vec![json!({"secretRef": {"name": "keys"}}); from].into();
+            }
+            container
+        }
+    }
+
+    proptest! {
+        /// Whatever lists a pod has or lacks: the patch applies, adds an agent, and takes nothing away.
+        #[test]
+        fn any_pod_keeps_what_it_has(
+            init in prop::option::of(prop::collection::vec(container(), 0..3)),
+            containers in prop::collection::vec(container(), 1..4),
+            labels in prop::option::of(Just(json!({"app": "a"}))),
+            volumes in prop::option::of(prop::collection::vec("[a-z]{1,5}", 0..3)),
+            passes_credentials: bool,
+        ) {
+            let mut pod = json!({"metadata": {"name": "app"}, "spec": {"containers": containers}});
+            if let Some(init) = &init { pod["spec"]["initContainers"] = json!(init); }
+            if let Some(labels) = &labels { pod["metadata"]["labels"] = labels.clone(); }
+            if let Some(volumes) = &volumes {
+                pod["spec"]["volumes"] = volumes.iter().map(|name| json!({"name": name})).collect();
+            }
+            prop_assert_eq!(judge(&read(&pod), true), Ok(()));
+            let patched = injected(&pod, Surroundings { namespace_asks: true, passes_credentials });
+            prop_assert_eq!(judge(&read(&patched), true), Err(Left::HasAgent));
+            let lists = [("initContainers", 1), ("containers", 0), ("volumes", 0)];
+            for (list, skip) in lists {
+                let before = pod["spec"][list].as_array().cloned().unwrap_or_default();
+                let after: Vec<Value> = patched["spec"][list].as_array().unwrap()[skip..].to_vec();
+                for (before, after) in before.iter().zip(&after) {
+                    prop_assert_eq!(&before["name"], &after["name"]);
+                    let own = before["env"].as_array().cloned().unwrap_or_default();
+                    let all = after["env"].as_array().cloned().unwrap_or_default();
+                    prop_assert_eq!(&all[..own.len()], &own[..], "its own come first and as they were");
+                }
+            }
+        }
     }
 }

@@ -80,7 +80,7 @@ pub type Section = (&'static str, &'static [&'static Metric]);
 
 /// Every row.
 pub fn all() -> impl Iterator<Item = &'static Metric> {
-    let sections = AGENT.iter().chain(CONTROL_PLANE).chain(&[EVERY_PROCESS]);
+    let sections = AGENT.iter().chain(CONTROL_PLANE).chain(CONTROLLER).chain(&[EVERY_PROCESS]);
     sections.flat_map(|(_, rows)| rows.iter().copied())
 }
 

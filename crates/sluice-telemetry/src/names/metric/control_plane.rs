@@ -1,6 +1,6 @@
 //! What a control plane measures: that of `sluice run`, and the controller.
 
-use super::{Metric, Section, counter, gauge, seconds};
+use super::{Kind, Metric, REASON, Section, Unit, counter, gauge, row, seconds};
 
 pub const COMPILE_DURATION: Metric =
     seconds("sluice.control_plane.compile.duration", &[], "Compilations of all resources into policies");
@@ -30,6 +30,33 @@ pub const TRANSITIONS_DROPPED: Metric = counter(
     &[],
     "Transitions told by agents that nobody took in time",
 );
+
+pub const INJECTIONS: Metric = counter(
+    "sluice.controller.injections",
+    &["outcome"],
+    "Pods that were looked at before they were made: injected, or why they were left as they are",
+);
+pub const PODS_WITHOUT_AGENT: Metric = gauge(
+    "sluice.controller.pods_without_agent",
+    &[REASON],
+    "Pods that asked for an agent and run without one, by reason; told by the replica that holds the lease",
+);
+pub const AUTHORITY_NAMESPACES: Metric = gauge(
+    "sluice.controller.authority_namespaces",
+    &["state"],
+    "Namespaces that need the authorities' ConfigMap: published, behind, unwatched; told by the replica that holds the lease",
+);
+pub const CERTIFICATE_EXPIRATION: Metric = row(
+    Kind::Gauge,
+    Unit::Seconds,
+    "sluice.controller.certificate.expiration_timestamp",
+    &["certificate"],
+    "When the serving certificate and the newest authority end, since 1970; both are renewed after two thirds of their lives",
+);
+
+/// The rows that only the controller has.
+pub const CONTROLLER: &[Section] =
+    &[("Pods", &[&INJECTIONS, &PODS_WITHOUT_AGENT]), ("Certificates", &[&CERTIFICATE_EXPIRATION, &AUTHORITY_NAMESPACES])];
 
 /// The rows of a control plane.
 pub const CONTROL_PLANE: &[Section] = &[

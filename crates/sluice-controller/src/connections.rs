@@ -1,0 +1,364 @@
+//! Connections that come in: TCP, and TLS on top of it with a certificate that changes while connections live.
+//!
+//! Why not the server's own TLS: it reads its certificate once. Here each handshake asks [`Shown`] for the newest, so a
+//! renewal reaches new connections without a restart and leaves the others alone. Sessions are not resumed, since a
+//! resumed one would go on under the certificate of the first.
+//!
+//! Mechanics: one task accepts; each handshake has a task of its own, its deadline, and one of so many places. A
+//! connection holds a place of its own until it is closed. Where no place is free, the next client waits in the
+//! listener's backlog.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use arc_swap::ArcSwapOption;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::server::{Connected, TcpConnectInfo};
+
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+/// Handshakes at once.
+const HANDSHAKES: usize = 256;
+/// A system without a free descriptor is asked again after this.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// The certificate that new connections are shown.
+#[derive(Debug, Default)]
+pub(crate) struct Shown(ArcSwapOption<CertifiedKey>);
+
+impl Shown {
+    /// Shows another one from now on. Both arguments are PEM.
+    ///
+    /// # Errors
+    /// When they can't be used; the one before is shown on.
+    pub(crate) fn show(&self, certificate: &str, key: &str) -> anyhow::Result<()> {
+        let chain = CertificateDer::pem_slice_iter(certificate.as_bytes());
+        let chain = chain.collect::<Result<Vec<_>, _>>().context("the certificate")?;
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).context("the key")?;
+        let shown = CertifiedKey::from_der(chain, key, &ring::default_provider())?;
+        self.0.store(Some(Arc::new(shown)));
+        Ok(())
+    }
+}
+
+impl ResolvesServerCert for Shown {
+    /// `None` before there is one: the handshake fails, and the client comes again.
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.load_full()
+    }
+}
+
+/// TLS with what is shown. `protocol` is the one that clients may agree to: `h2` or `http/1.1`.
+///
+/// # Errors
+/// When the cryptography offers no version of TLS.
+pub(crate) fn tls(shown: Arc<Shown>, protocol: &str) -> anyhow::Result<Arc<rustls::ServerConfig>> {
+    let provider = Arc::new(ring::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_cert_resolver(shown);
+    config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+/// What a listener takes.
+pub(crate) struct Bounds {
+    /// `None`: connections without TLS.
+    pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
+    /// Connections at once.
+    pub(crate) connections: usize,
+    pub(crate) handshake_within: Duration,
+    /// Handshakes at once.
+    pub(crate) handshakes: usize,
+}
+
+impl Bounds {
+    pub(crate) fn new(tls: Option<Arc<rustls::ServerConfig>>, connections: usize) -> Self {
+        Self { tls, connections, handshake_within: HANDSHAKE_WITHIN, handshakes: HANDSHAKES }
+    }
+}
+
+/// The connections of a listener that are ready to be served, until `stop` or until nobody takes them.
+pub(crate) fn accept(
+    listener: TcpListener,
+    bounds: Bounds,
+    stop: CancellationToken,
+) -> ReceiverStream<io::Result<Connection>> {
+    let (ready, stream) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let taken = ready.clone();
+        tokio::select! {
+            () = run(listener, bounds, ready) => {}
+            () = stop.cancelled() => {}
+            () = taken.closed() => {}
+        }
+    });
+    ReceiverStream::new(stream)
+}
+
+/// Ends only when it is dropped; handshakes on their way are bounded by their deadline.
+async fn run(listener: TcpListener, bounds: Bounds, ready: mpsc::Sender<io::Result<Connection>>) {
+    let acceptor = bounds.tls.map(TlsAcceptor::from);
+    let places = Arc::new(Semaphore::new(bounds.connections));
+    let handshakes = Arc::new(Semaphore::new(bounds.handshakes));
+    loop {
+        let (place, handshake) =
+            (places.clone().acquire_owned().await, handshakes.clone().acquire_owned().await);
+        // Neither is ever closed.
+        let (Ok(place), Ok(handshake)) = (place, handshake) else { return };
+        let socket = match listener.accept().await {
+            Ok((socket, _)) => socket,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_AGAIN).await;
+                continue;
+            }
+        };
+        let (acceptor, ready, within) = (acceptor.clone(), ready.clone(), bounds.handshake_within);
+        tokio::spawn(async move {
+            let peer = socket.peer_addr().ok();
+            match tokio::time::timeout(within, Connection::open(socket, acceptor, place)).await {
+                // Nobody takes it any more: it is closed.
+                Ok(Ok(connection)) => drop(ready.send(Ok(connection)).await),
+                // A client that does not trust us says so on its side.
+                Ok(Err(error)) => tracing::debug!(?peer, %error, "a TLS handshake failed"),
+                Err(_) => tracing::debug!(?peer, "a TLS handshake took too long"),
+            }
+            drop(handshake);
+        });
+    }
+}
+
+/// One that is ready to be served.
+pub(crate) struct Connection {
+    stream: Stream,
+    info: TcpConnectInfo,
+    _place: OwnedSemaphorePermit,
+}
+
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Connection {
+    async fn open(
+        socket: TcpStream,
+        acceptor: Option<TlsAcceptor>,
+        place: OwnedSemaphorePermit,
+    ) -> io::Result<Self> {
+        socket.set_nodelay(true)?;
+        let info = socket.connect_info();
+        let stream = match acceptor {
+            Some(acceptor) => Stream::Tls(Box::new(acceptor.accept(socket).await?)),
+            None => Stream::Plain(socket),
+        };
+        Ok(Self { stream, info, _place: place })
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = TcpConnectInfo;
+
+    fn connect_info(&self) -> TcpConnectInfo {
+        self.info.clone()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut self.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Stream::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Stream::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Stream::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use rustls::pki_types::ServerName;
+    use rustls::{ClientConfig, RootCertStore};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio_rustls::TlsConnector;
+    use tokio_stream::StreamExt as _;
+
+    use super::*;
+    use crate::certificates::material::{Lives, Material};
+    use crate::clock;
+
+    const NAME: &str = "sluice-controller.sluice-system.svc";
+    const LIVES: Lives = Lives { authority: 10_000, serving: 1_000, published_before: 100 };
+
+    fn catch_up(material: &mut Material, now: u64) {
+        let names = [NAME.to_owned()];
+        while let Some(due) = material.due(&LIVES, &names, now) {
+            material.carry_out(due, &LIVES, &names, now).unwrap();
+        }
+    }
+
+    fn show(shown: &Shown, material: &Material) {
+        let serving = material.serving().unwrap();
+        shown.show(&serving.certificate, &serving.key).unwrap();
+    }
+
+    /// Sends back whatever it is sent.
+    async fn echo(bounds: Bounds) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut connections = accept(listener, bounds, CancellationToken::new());
+        tokio::spawn(async move {
+            while let Some(Ok(connection)) = connections.next().await {
+                tokio::spawn(async move {
+                    let (mut read, mut write) = tokio::io::split(connection);
+                    let _ = tokio::io::copy(&mut read, &mut write).await;
+                });
+            }
+        });
+        address
+    }
+
+    type Client = tokio_rustls::client::TlsStream<TcpStream>;
+
+    async fn connect(address: SocketAddr, bundle: &str) -> io::Result<Client> {
+        let mut roots = RootCertStore::empty();
+        for authority in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
+            roots.add(authority.unwrap()).unwrap();
+        }
+        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let socket = TcpStream::connect(address).await?;
+        TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(NAME).unwrap(), socket).await
+    }
+
+    async fn works(client: &mut Client) {
+        client.write_all(b"ping").await.unwrap();
+        let mut answer = [0; 4];
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"ping");
+    }
+
+    fn certificate(client: &Client) -> CertificateDer<'static> {
+        client.get_ref().1.peer_certificates().unwrap()[0].clone()
+    }
+
+    #[tokio::test]
+    async fn a_rotation_reaches_new_connections_and_leaves_old_ones_and_old_trust_alone() {
+        let now = clock::unix_ms() / 1_000;
+        let mut material = Material::default();
+        catch_up(&mut material, now - 7_000);
+        let old_trust = material.bundle();
+        // A new authority is published, and the serving certificate is renewed by the old one.
+        catch_up(&mut material, now);
+        let both = material.bundle();
+        assert_ne!(old_trust, both);
+        let shown = Arc::new(Shown::default());
+        let address = echo(Bounds::new(Some(tls(shown.clone(), "h2").unwrap()), 10)).await;
+        assert!(connect(address, &both).await.is_err(), "there is no certificate yet");
+        show(&shown, &material);
+        let mut first = connect(address, &old_trust).await.unwrap();
+        works(&mut first).await;
+        assert_eq!(first.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+
+        // The new authority has been published for long enough: it signs.
+        catch_up(&mut material, now + LIVES.published_before);
+        show(&shown, &material);
+        let mut second = connect(address, &both).await.unwrap();
+        works(&mut second).await;
+        assert_ne!(certificate(&first), certificate(&second));
+        works(&mut first).await;
+        assert!(connect(address, &old_trust).await.is_err(), "nobody has brought it the new authority");
+
+        assert!(shown.show("", "").is_err());
+        works(&mut connect(address, &both).await.unwrap()).await;
+    }
+
+    #[tokio::test]
+    async fn who_does_not_shake_hands_is_let_go_and_holds_nobody_up_for_longer() {
+        let mut material = Material::default();
+        catch_up(&mut material, clock::unix_ms() / 1_000);
+        let shown = Arc::new(Shown::default());
+        show(&shown, &material);
+        let mut bounds = Bounds::new(Some(tls(shown, "h2").unwrap()), 10);
+        (bounds.handshakes, bounds.handshake_within) = (1, Duration::from_secs(2));
+        let address = echo(bounds).await;
+        let mut silent = TcpStream::connect(address).await.unwrap();
+        // The only place for a handshake is taken; it becomes free when the silent one is let go.
+        works(&mut connect(address, &material.bundle()).await.unwrap()).await;
+        assert_eq!(silent.read(&mut [0]).await.unwrap(), 0, "closed");
+    }
+
+    #[tokio::test]
+    async fn a_connection_holds_its_place_until_it_is_closed_and_stop_closes_the_listener() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let stop = CancellationToken::new();
+        let mut connections = accept(listener, Bounds::new(None, 1), stop.clone());
+        let (_one, _two) =
+            (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
+        let first = connections.next().await.unwrap().unwrap();
+        assert_eq!(first.connect_info().local_addr(), Some(address));
+        let second = tokio::time::timeout(Duration::from_millis(50), connections.next()).await;
+        assert!(second.is_err(), "there is one place");
+        drop(first);
+        connections.next().await.unwrap().unwrap();
+        stop.cancel();
+        assert!(connections.next().await.is_none());
+        while TcpStream::connect(address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    }
+}
