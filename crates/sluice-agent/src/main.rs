@@ -58,19 +58,23 @@ async fn run(args: Args, signals: &Signals) -> anyhow::Result<()> {
     let applications =
         TcpListener::bind(args.listen).await.with_context(|| format!("--listen {}", args.listen))?;
     let admin = TcpListener::bind(args.admin).await.with_context(|| format!("--admin {}", args.admin))?;
+    // Before the first line that anyone may wait for: a signal from then on is a drain.
+    let terminated = terminated()?;
     tracing::info!(listen = %applications.local_addr()?, admin = %admin.local_addr()?, "serving");
     let running = agent.start(applications, Some(admin), Some(control_plane));
-    terminated().await?;
+    terminated.await?;
     tracing::info!("draining");
     running.drain().await;
     Ok(())
 }
 
-/// SIGTERM, or Ctrl-C at a terminal.
-async fn terminated() -> std::io::Result<()> {
+/// Waits for SIGTERM, or Ctrl-C at a terminal. The call catches them already.
+fn terminated() -> std::io::Result<impl Future<Output = std::io::Result<()>>> {
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-    tokio::select! {
-        _ = terminate.recv() => Ok(()),
-        interrupted = tokio::signal::ctrl_c() => interrupted,
-    }
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => Ok(()),
+            interrupted = tokio::signal::ctrl_c() => interrupted,
+        }
+    })
 }

@@ -1,6 +1,7 @@
 //! A real agent on a real socket before real (scripted) providers: what the tests of the data plane share.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
+pub mod api_server;
 pub mod plane;
 
 use std::collections::BTreeMap;
