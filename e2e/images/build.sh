@@ -106,7 +106,8 @@ sdks() { # FOLDER: the SDKs, as the tests on this machine have them
   packages "$images/debian/pip" python3-pip-whl
   pip=$(echo "$images"/debian/pip/usr/share/python-wheels/pip-*.whl)
   rm -rf "$1"; mkdir -p "$1"
-  python3 "$pip/pip" install --quiet --no-compile --only-binary=:all: --implementation cp --python-version 3.11 \
+  # -S: what else this Python has is no concern of theirs.
+  PIP_ROOT_USER_ACTION=ignore python3 -S "$pip/pip" install --quiet --no-compile --only-binary=:all: --implementation cp --python-version 3.11 \
     --platform "manylinux_2_28_$(uname -m)" --platform "manylinux2014_$(uname -m)" --platform any \
     --target "$1/usr/local/lib/python3.11/dist-packages" --requirement "$pins" || die "the SDKs could not be fetched"
   cp "$pins" "$1/.complete"

@@ -36,7 +36,10 @@ affinity:
 {{- end }}
 topologySpreadConstraints:
 {{- if $values.topologySpreadConstraints }}
-  {{- toYaml $values.topologySpreadConstraints | nindent 2 }}
+  {{- range $values.topologySpreadConstraints }}
+  {{- $ours := dict "labelSelector" (dict "matchLabels" (include "sluice.selector" (list $root $component) | fromYaml)) }}
+  {{- list (merge (deepCopy .) $ours) | toYaml | nindent 2 }}
+  {{- end }}
 {{- else }}
   {{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
   - maxSkew: 1

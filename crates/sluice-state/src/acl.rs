@@ -55,3 +55,22 @@ pub fn acl_rule(mode: AclMode) -> String {
     let commands: Vec<&str> = COMMANDS.iter().chain(more).copied().collect();
     format!("resetkeys ~sluice:1:* resetchannels &{CHANNEL} -@all {}", commands.join(" "))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_chart_and_the_guide_grant_the_same() {
+        let of_chart = include_str!("../../../charts/sluice/files/redis-acl.txt");
+        assert_eq!(of_chart.trim_end(), acl_rule(AclMode::Standalone));
+        let guide = include_str!("../../../docs/install.md").replace("\\|", "|");
+        let standalone = acl_rule(AclMode::Standalone);
+        assert!(guide.contains(&format!("`{standalone}`")), "docs/install.md: {standalone}");
+        for mode in [AclMode::Sentinel, AclMode::Cluster] {
+            let rule = acl_rule(mode);
+            let more = rule.strip_prefix(&standalone).map(str::trim_start).unwrap_or_default();
+            assert!(guide.contains(&format!("the same and `{more}`")), "docs/install.md: {mode:?}: {more}");
+        }
+    }
+}

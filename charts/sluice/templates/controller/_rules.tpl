@@ -6,7 +6,7 @@
 - apiGroups: [""]
   resources: [configmaps]
   resourceNames: [{{ include "sluice.ca" . }}]
-  verbs: [get, list, watch, create, update, patch]
+  verbs: [list, watch, create, patch]
 {{- end -}}
 
 {{/* Secrets that routes name. Which these are is the routes' business, so it is all of the namespace. */}}
