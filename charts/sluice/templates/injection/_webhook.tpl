@@ -15,7 +15,8 @@
   failurePolicy: Ignore
   matchPolicy: Equivalent
   reinvocationPolicy: Never
-  sideEffects: None
+  # It publishes the CA to the pod's namespace first.
+  sideEffects: NoneOnDryRun
   timeoutSeconds: {{ $root.Values.injection.timeoutSeconds }}
   namespaceSelector:
     matchExpressions:
