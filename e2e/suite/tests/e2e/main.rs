@@ -2,3 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod admit;
+mod inject;
+mod policy;
+mod traffic;
