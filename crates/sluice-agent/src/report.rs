@@ -76,6 +76,7 @@ pub(crate) fn read_metrics(shared: &Shared) {
         health,
         stats: shared.store.stats(),
         unsettled: shared.unsettled.load(Ordering::Acquire),
+        connected: *shared.standing.lock() == Standing::Connected,
         routes: policies.routes.len(),
         rejected: shared.rejected.lock().len(),
     });

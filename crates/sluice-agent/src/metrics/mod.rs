@@ -81,6 +81,7 @@ pub(crate) struct Metrics {
     pub(crate) policy_updates: Counter,
     store: StoreMetrics,
     unsettled: Gauge,
+    connected: Gauge,
     routes: Gauge,
     rejected: Gauge,
 }
@@ -108,6 +109,8 @@ pub(crate) struct Reading {
     pub(crate) health: StoreHealth,
     pub(crate) stats: StoreStats,
     pub(crate) unsettled: u64,
+    /// To the control plane.
+    pub(crate) connected: bool,
     pub(crate) routes: usize,
     pub(crate) rejected: usize,
 }
@@ -131,6 +134,7 @@ impl Metrics {
             policy_updates: Counter::default(),
             store: StoreMetrics::default(),
             unsettled: Gauge::default(),
+            connected: Gauge::default(),
             routes: Gauge::default(),
             rejected: Gauge::default(),
             page,
@@ -147,6 +151,7 @@ impl Metrics {
         page.register(&rows::EXCHANGES_FAILED_OVER, self.failed_over.clone());
         page.register(&rows::EXCHANGES_CANCELLED, self.cancelled.clone());
         page.register(&rows::REFUSALS, self.refusals.clone());
+        page.register(&rows::POLICY_CONNECTED, self.connected.clone());
         page.register(&rows::POLICY_ROUTES, self.routes.clone());
         page.register(&rows::POLICY_REJECTED, self.rejected.clone());
         page.register(&rows::POLICY_UPDATES, self.policy_updates.clone());
@@ -226,6 +231,7 @@ impl Metrics {
         count(&store.tokens_forgiven, stats.tokens_forgiven);
         gauge(&store.settlements_waiting, stats.settles_waiting);
         gauge(&self.unsettled, reading.unsettled);
+        gauge(&self.connected, reading.connected.into());
         gauge(&self.routes, reading.routes as u64);
         gauge(&self.rejected, reading.rejected as u64);
     }
@@ -281,7 +287,7 @@ mod tests {
     fn reading() -> Reading {
         let health = StoreHealth { reachable: true, error: None, subscribed: true, unsafe_eviction: None };
         let stats = StoreStats { settles: 5, ..StoreStats::default() };
-        Reading { home: "redis", health, stats, unsettled: 1, routes: 2, rejected: 0 }
+        Reading { home: "redis", health, stats, unsettled: 1, connected: true, routes: 2, rejected: 0 }
     }
 
     /// Everything that can be counted, counted once.

@@ -36,6 +36,7 @@ async fn policies_come_over_tls_for_a_bearer_token() {
     );
     assert_eq!(*plane.tokens.seen.lock(), ["Bearer one"]);
     assert!(world.state().await.control_plane.connected);
+    assert_eq!(world.metric("sluice_policy_connected"), 1);
 }
 
 #[tokio::test]
@@ -83,6 +84,7 @@ async fn a_rotated_authority_is_used_without_a_restart() {
             state.control_plane.reason.as_ref().is_some_and(|reason| reason.contains("certificate"))
         })
         .await;
+    assert_eq!(world.metric("sluice_policy_connected"), 0);
     assert!(plane.tokens.seen.lock().is_empty(), "no token before the server is known");
     assert_eq!(
         (world.readyz().await.0, world.chat().await.status.as_u16()),

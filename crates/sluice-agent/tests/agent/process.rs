@@ -84,3 +84,11 @@ async fn it_ends_at_once_when_nothing_is_open() {
     let (status, said) = tokio::time::timeout(PATIENCE, ended).await.expect("it goes on").unwrap();
     assert!(status.success() && said.contains("draining"), "{status}: {said}");
 }
+
+#[test]
+fn the_table_of_the_documentation_is_fresh() {
+    let document =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/agent.md")).unwrap();
+    let made = sluice_agent::args::with_table(&document).unwrap();
+    assert!(made == document, "docs/agent.md is stale: run `make generate` and commit the result");
+}

@@ -157,6 +157,11 @@ pub const STORE_CONNECTIONS: Metric =
 pub const STORE_SCRIPTS_LOST: Metric =
     counter("sluice.store.scripts_lost", &[], "Times that Redis had lost a script and was given it again");
 
+pub const POLICY_CONNECTED: Metric = gauge(
+    "sluice.policy.connected",
+    &[],
+    "1 while the control plane sends policies; 0: the last good ones stay in use",
+);
 pub const POLICY_ROUTES: Metric = gauge("sluice.policy.routes", &[], "Routes in use");
 pub const POLICY_REJECTED: Metric =
     gauge("sluice.policy.rejected", &[], "Objects of the last snapshot that this agent refused");
@@ -226,5 +231,5 @@ pub const AGENT: &[Section] = &[
             &STORE_SCRIPTS_LOST,
         ],
     ),
-    ("Policies", &[&POLICY_ROUTES, &POLICY_REJECTED, &POLICY_UPDATES]),
+    ("Policies", &[&POLICY_CONNECTED, &POLICY_ROUTES, &POLICY_REJECTED, &POLICY_UPDATES]),
 ];
