@@ -8,9 +8,13 @@
 SHELL := bash
 CARGO ?= cargo
 SCENARIO ?=
+CLUSTER ?= kind
+PROFILE ?= dev
+KEEP ?=
+TESTS ?=
 ARGS ?=
 
-.PHONY: help run brownout test test-deps fmt fmt-check lint deny advisories arrows generate check-generated chart-test images bench
+.PHONY: help run brownout test test-deps fmt fmt-check lint deny advisories arrows generate check-generated chart-test images e2e bench
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -59,6 +63,9 @@ chart-test: ## What the charts render and refuse; with a KUBECONFIG also what it
 
 images: ## Programs and images for the end-to-end tests, from packages alone; PROFILE=release for what is shipped
 	e2e/bin/images
+
+e2e: ## The tests on a real cluster, made and taken away: CLUSTER=kind|single PROFILE=dev|release KEEP=1 TESTS=name
+	CLUSTER=$(CLUSTER) PROFILE=$(PROFILE) KEEP=$(KEEP) TESTS=$(TESTS) e2e/bin/e2e
 
 bench: ## Side-by-side measurements with nginx and Envoy; not a gate
 	e2e/bench/run

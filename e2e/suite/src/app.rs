@@ -26,17 +26,24 @@ pub struct Shape<'a> {
     pub replicas: u32,
     /// Further labels of the pods.
     pub labels: Value,
+    /// Variables of its container.
+    pub env: Vec<(&'a str, &'a str)>,
     /// Whether containers see each other's processes, so that the application can end the agent's.
     pub shared_processes: bool,
 }
 
 impl Default for Shape<'_> {
     fn default() -> Self {
-        Self { name: "app", replicas: 1, labels: json!({}), shared_processes: false }
+        Self { name: "app", replicas: 1, labels: json!({}), env: Vec::new(), shared_processes: false }
     }
 }
 
 impl Shape<'_> {
+    /// One without an agent: a caller of applications, or of a gateway.
+    pub fn without_agent(name: &str) -> Shape<'_> {
+        Shape { name, labels: json!({"sluice.dev/inject": "disabled"}), ..Shape::default() }
+    }
+
     /// The Deployment's manifest.
     pub fn deployment(&self, image: &str) -> Value {
         let command = ["/usr/bin/python3", "/app/app.py"];
@@ -51,8 +58,10 @@ impl Shape<'_> {
         let spec = &mut template["spec"];
         spec["volumes"] = json!([{"name": "app", "configMap": {"name": "app"}}]);
         spec["containers"][0]["volumeMounts"] = json!([{"name": "app", "mountPath": "/app"}]);
-        // Without it Python keeps for itself what it prints.
-        spec["containers"][0]["env"] = json!([{"name": "PYTHONUNBUFFERED", "value": "1"}]);
+        // Without the first, Python keeps for itself what it prints.
+        let env = [("PYTHONUNBUFFERED", "1")].into_iter().chain(self.env.iter().copied());
+        spec["containers"][0]["env"] =
+            env.map(|(name, value)| json!({"name": name, "value": value})).collect();
         // Until its address is taken from the Service, it is still called.
         spec["containers"][0]["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 3}}});
         if self.shared_processes {

@@ -1,6 +1,8 @@
 //! What is kept of a test that failed: objects, events and logs, in `target/failures/TEST`.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Pod;
@@ -27,6 +29,17 @@ const LOG_LINES: i64 = 3_000;
 /// Where it is kept.
 pub fn folder(test: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("target/failures").join(test)
+}
+
+/// How long a test took, with what it put right afterwards, into `target/durations.tsv`.
+///
+/// # Errors
+/// When the file can't be written.
+pub fn note_duration(test: &str, took: Duration) -> Result<()> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/durations.tsv");
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
+    writeln!(file, "{:.1}\t{test}", took.as_secs_f64())?;
+    Ok(())
 }
 
 /// Writes down everything of these namespaces. Values of Secrets are left where they are.

@@ -80,6 +80,7 @@ async fn staged<T: AsyncFnOnce(&Scene) -> Result<()>>(needs: Needs, name: &str, 
     let cluster = Cluster::connect().await?;
     let images = Images::from_env()?;
     release::ready(&cluster, &images, needs).await?;
+    let began = std::time::Instant::now();
     let scene = Scene::begin(cluster, images, name).await?;
     let played = AssertUnwindSafe(tokio::time::timeout(LIMIT, test(&scene))).catch_unwind().await;
     let outcome = match played {
@@ -107,6 +108,7 @@ async fn staged<T: AsyncFnOnce(&Scene) -> Result<()>>(needs: Needs, name: &str, 
         _ => Ok(()),
     };
     drop(turn);
+    evidence::note_duration(name, began.elapsed())?;
     outcome.and(ended).and(mended)
 }
 

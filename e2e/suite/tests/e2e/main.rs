@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod admit;
+mod ha;
+mod helm;
 mod inject;
 mod policy;
 mod traffic;

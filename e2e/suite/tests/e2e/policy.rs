@@ -259,7 +259,7 @@ fn policy_that_an_agent_rejects_or_does_not_know_says_so() {
         ensure!(!snapshot.withheld.is_empty(), "nothing was withheld");
         old.answer(&snapshot, &[]).await?;
         let unknown = scene.says(POLICY, "relative", "Programmed", "False", "UnsupportedField").await?;
-        ensure!(unknown.message.contains("slow.relativePercent"), "{unknown:?}");
+        ensure!(unknown.message.contains("slow-relative"), "{unknown:?}");
 
         drop(old);
         scene.says(ROUTE, "chat", "Programmed", "Unknown", "NoAgents").await?;
