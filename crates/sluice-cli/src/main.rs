@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use sluice_cli::{check, console, run};
+use sluice_cli::{check, console, load, provider, run};
 
 /// Many short requests and few long streams: jemalloc returns what they used.
 #[global_allocator]
@@ -22,12 +22,18 @@ enum Command {
     Run(Box<run::Args>),
     /// Check manifests offline, by the rules that the API server applies
     Check(check::Args),
+    /// Play a model provider by a script, for trying out
+    Provider(provider::Args),
+    /// Call a model again and again, and count what comes: an application for trying out
+    Load(load::Args),
 }
 
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Run(args) => run::main(*args),
         Command::Check(args) => check::main(&args),
+        Command::Provider(args) => provider::main(args),
+        Command::Load(args) => load::main(&args),
     };
     done.unwrap_or_else(|error| {
         console::error(&format!("sluice: {error:#}"));

@@ -141,6 +141,7 @@
 mod behaviour;
 mod body;
 mod clock;
+pub mod command;
 mod conn;
 mod content;
 mod control;

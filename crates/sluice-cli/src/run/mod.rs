@@ -104,11 +104,11 @@ pub struct Args {
     log_format: LogFormat,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|error| error.to_string())
 }
 
-fn rate(text: &str) -> Result<f64, String> {
+pub(crate) fn rate(text: &str) -> Result<f64, String> {
     const RANGE: std::ops::RangeInclusive<f64> = 0.1..=1_000.0;
     let rate = text.parse().ok().filter(|rate| RANGE.contains(rate));
     rate.ok_or_else(|| format!("choose a number from {} to {}", RANGE.start(), RANGE.end()))

@@ -7,6 +7,7 @@ mod check;
 mod client;
 mod command;
 mod edits;
+mod load;
 mod manifests;
 mod redis;
 mod scenario;
