@@ -33,6 +33,8 @@ pub mod reason {
     pub const SECRET_NOT_FOUND: &str = "SecretNotFound";
     /// `ResolvedRefs=False`: the Secret has no such key.
     pub const SECRET_KEY_NOT_FOUND: &str = "SecretKeyNotFound";
+    /// `ResolvedRefs=False`: the controller may not read the Secrets of the namespace.
+    pub const SECRET_NOT_READABLE: &str = "SecretNotReadable";
     /// `ResolvedRefs=False`: the value can't be sent as a header.
     pub const SECRET_INVALID: &str = "SecretInvalid";
 
@@ -48,6 +50,8 @@ pub mod reason {
     pub const NO_AGENTS: &str = "NoAgents";
     /// `Programmed=False`: the last good version stays in use.
     pub const HELD: &str = "Held";
+    /// `Programmed=False`: what one agent would get is larger than a message; agents keep what they have.
+    pub const TOO_LARGE: &str = "TooLarge";
     /// `Programmed=False`: an agent does not know a field that this resource uses.
     pub const UNSUPPORTED_FIELD: &str = "UnsupportedField";
 

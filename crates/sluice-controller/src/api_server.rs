@@ -40,6 +40,8 @@ struct Store {
     writes: usize,
     conflicts: usize,
     forbidden: BTreeSet<String>,
+    /// What becomes of every TokenReview.
+    review: Option<Value>,
 }
 
 /// `/api/v1` or `/apis/group/version`, a plural, a namespace or nothing, a name.
@@ -77,6 +79,11 @@ impl ApiServer {
         let mut store = self.0.store.lock();
         store.create(name, object);
         self.0.version.send_replace(store.version());
+    }
+
+    /// What every TokenReview is answered with from now on.
+    pub(crate) fn answer_reviews(&self, status: Value) {
+        self.0.store.lock().review = Some(status);
     }
 
     /// Refuses everything in a namespace from now on, or not any more.
@@ -151,7 +158,14 @@ impl Store {
             "metadata": {"resourceVersion": self.version().to_string()}})
     }
 
-    fn create(&mut self, collection: Path, object: Value) -> Answer {
+    fn create(&mut self, collection: Path, mut object: Value) -> Answer {
+        if let Some(review) = &self.review
+            && collection.collection.ends_with("/tokenreviews")
+        {
+            // It is answered, and nothing is made.
+            object["status"].clone_from(review);
+            return json_answer(&object);
+        }
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
         let name = Path { name, ..collection };
         if self.objects.contains_key(&name) {

@@ -1,10 +1,12 @@
 //! The command line. Each flag has its variable, which is how a chart sets it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use clap::Parser;
 use sluice_controller::config::{Config, Lives, Sidecar};
 use sluice_core::units::parse_duration;
+use sluice_state::args::RedisArgs;
 use sluice_telemetry::LogFormat;
 
 /// Variables of this prefix go to injected agents without it, where they are OpenTelemetry's.
@@ -37,6 +39,13 @@ pub(crate) struct Args {
     /// Name of the Service that agents and the API server call it by: its certificate has that name.
     #[arg(long, env = "SLUICE_SERVICE", value_name = "NAME", default_value = "sluice-controller")]
     service: String,
+    /// This replica's own address, by which it tells itself from the other pods of the Service.
+    #[arg(long, env = "SLUICE_POD_IP", value_name = "IP")]
+    pod_ip: Option<IpAddr>,
+    /// File with this replica's own token of audience `sluice-peer`, by which replicas know one another; without it, or
+    /// without --pod-ip, this one writes what its own agents say.
+    #[arg(long, env = "SLUICE_PEER_TOKEN", value_name = "FILE")]
+    peer_token: Option<PathBuf>,
     /// Name of the MutatingWebhookConfiguration that asks it about pods; without one nothing is injected.
     #[arg(long, env = "SLUICE_WEBHOOK_CONFIGURATION", value_name = "NAME", default_value = "")]
     webhook_configuration: String,
@@ -52,6 +61,8 @@ pub(crate) struct Args {
     /// How log lines are written: text or json. RUST_LOG sets which.
     #[arg(long, env = "SLUICE_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
+    #[command(flatten)]
+    redis: RedisArgs,
     #[command(flatten)]
     sidecar: SidecarArgs,
 }
@@ -96,7 +107,7 @@ impl Args {
     /// `variables`: the environment, for what is passed on to agents.
     ///
     /// # Errors
-    /// When something is to be injected, and no image is named.
+    /// When something is to be injected, and no image is named, or a file can't be read.
     pub(crate) fn config(&self, variables: impl Iterator<Item = (String, String)>) -> anyhow::Result<Config> {
         let webhook_configuration = Some(self.webhook_configuration.clone()).filter(|name| !name.is_empty());
         let sidecar = &self.sidecar;
@@ -112,6 +123,9 @@ impl Args {
             pod: self.pod.clone(),
             lease: self.lease.clone(),
             service: self.service.clone(),
+            pod_ip: self.pod_ip,
+            peer_token: self.peer_token.clone(),
+            redis: self.redis.config()?,
             webhook_configuration,
             secret_namespaces: self.secret_namespaces.clone(),
             all_secrets: self.all_secrets,

@@ -1,8 +1,11 @@
 //! What a replica is told at its start.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use sluice_state::RedisConfig;
 use tokio::net::TcpListener;
 
 pub use crate::certificates::Lives;
@@ -18,6 +21,12 @@ pub struct Config {
     pub lease: String,
     /// The Service that agents call it by: its serving certificate has that name.
     pub service: String,
+    /// Its own address: among those of the Service, where it finds the other replicas.
+    pub pod_ip: Option<IpAddr>,
+    /// The file with its own token for other replicas; without it, or without an address, it asks none.
+    pub peer_token: Option<PathBuf>,
+    /// Where agents share their state, for showing it.
+    pub redis: Option<RedisConfig>,
     /// The webhook's configuration, which is told whom to trust; `None`: nothing is injected.
     pub webhook_configuration: Option<String>,
     /// Namespaces whose Secrets may be read, and to which the authorities are published.

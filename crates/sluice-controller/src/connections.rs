@@ -223,7 +223,7 @@ impl AsyncWrite for Connection {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::net::SocketAddr;
 
     use rustls::pki_types::ServerName;
@@ -267,9 +267,10 @@ mod tests {
         address
     }
 
-    type Client = tokio_rustls::client::TlsStream<TcpStream>;
+    pub(crate) type Client = tokio_rustls::client::TlsStream<TcpStream>;
 
-    async fn connect(address: SocketAddr, bundle: &str) -> io::Result<Client> {
+    /// A client that trusts a bundle, and no one else.
+    pub(crate) async fn connect(address: SocketAddr, bundle: &str, protocol: &str) -> io::Result<Client> {
         let mut roots = RootCertStore::empty();
         for authority in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
             roots.add(authority.unwrap()).unwrap();
@@ -279,7 +280,7 @@ mod tests {
             .unwrap()
             .with_root_certificates(roots)
             .with_no_client_auth();
-        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
         let socket = TcpStream::connect(address).await?;
         TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(NAME).unwrap(), socket).await
     }
@@ -291,7 +292,7 @@ mod tests {
         assert_eq!(&answer, b"ping");
     }
 
-    fn certificate(client: &Client) -> CertificateDer<'static> {
+    pub(crate) fn certificate(client: &Client) -> CertificateDer<'static> {
         client.get_ref().1.peer_certificates().unwrap()[0].clone()
     }
 
@@ -307,23 +308,23 @@ mod tests {
         assert_ne!(old_trust, both);
         let shown = Arc::new(Shown::default());
         let address = echo(Bounds::new(Some(tls(shown.clone(), "h2").unwrap()), 10)).await;
-        assert!(connect(address, &both).await.is_err(), "there is no certificate yet");
+        assert!(connect(address, &both, "h2").await.is_err(), "there is no certificate yet");
         show(&shown, &material);
-        let mut first = connect(address, &old_trust).await.unwrap();
+        let mut first = connect(address, &old_trust, "h2").await.unwrap();
         works(&mut first).await;
         assert_eq!(first.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
 
         // The new authority has been published for long enough: it signs.
         catch_up(&mut material, now + LIVES.published_before);
         show(&shown, &material);
-        let mut second = connect(address, &both).await.unwrap();
+        let mut second = connect(address, &both, "h2").await.unwrap();
         works(&mut second).await;
         assert_ne!(certificate(&first), certificate(&second));
         works(&mut first).await;
-        assert!(connect(address, &old_trust).await.is_err(), "nobody has brought it the new authority");
+        assert!(connect(address, &old_trust, "h2").await.is_err(), "nobody has brought it the new authority");
 
         assert!(shown.show("", "").is_err());
-        works(&mut connect(address, &both).await.unwrap()).await;
+        works(&mut connect(address, &both, "h2").await.unwrap()).await;
     }
 
     #[tokio::test]
@@ -337,7 +338,7 @@ mod tests {
         let address = echo(bounds).await;
         let mut silent = TcpStream::connect(address).await.unwrap();
         // The only place for a handshake is taken; it becomes free when the silent one is let go.
-        works(&mut connect(address, &material.bundle()).await.unwrap()).await;
+        works(&mut connect(address, &material.bundle(), "h2").await.unwrap()).await;
         assert_eq!(silent.read(&mut [0]).await.unwrap(), 0, "closed");
     }
 

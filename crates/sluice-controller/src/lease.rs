@@ -43,6 +43,40 @@ impl Default for Times {
 /// Until when this replica may write. `None`: it may not.
 pub(crate) type Tenure = watch::Receiver<Option<Instant>>;
 
+/// Carries out one write of the holder's. `None`: this replica is not the holder, or ceased to be while it wrote; then
+/// the write was let go where it stood. A renewal meanwhile gives it more time.
+///
+/// The deadline is looked at before the write begins: a timeout alone would let it take its first step. What was sent
+/// before the deadline may take effect after it, within the time that others wait on top; a process that was suspended
+/// may be later still, so writes of objects name the version that they were made from.
+pub(crate) async fn within_tenure<T>(tenure: &Tenure, write: impl Future<Output = T>) -> Option<T> {
+    let mut tenure = tenure.clone();
+    tokio::select! {
+        biased;
+        () = over(&mut tenure) => None,
+        done = write => Some(done),
+    }
+}
+
+/// Whether this replica may write now.
+pub(crate) fn holds(tenure: &Tenure, now: Instant) -> bool {
+    tenure.borrow().is_some_and(|until| now < until)
+}
+
+/// Until the tenure is over: let go, lost, or not renewed before its deadline.
+pub(crate) async fn over(tenure: &mut Tenure) {
+    loop {
+        let Some(deadline) = *tenure.borrow_and_update() else { return };
+        if clock::now() >= deadline {
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep_until(deadline) => {}
+            changed = tenure.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
 /// The record as it was last seen to change, and when.
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
@@ -241,6 +275,44 @@ mod tests {
         assert_eq!((renewed.lease_transitions, renewed.acquire_time), (Some(0), Some(now)));
         let taken = record(Some(&first), "b", &times, later.clone());
         assert_eq!((taken.lease_transitions, taken.acquire_time), (Some(1), Some(later)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_written_after_the_deadline_and_a_renewal_gives_more_time() {
+        let second = Duration::from_secs(1);
+        let (sender, tenure) = watch::channel(None);
+        let begun = std::sync::atomic::AtomicU32::new(0);
+        let write = |lasts: Duration| {
+            let begun = &begun;
+            async move {
+                begun.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                tokio::time::sleep(lasts).await;
+            }
+        };
+        assert_eq!(within_tenure(&tenure, write(second)).await, None, "another's");
+        let start = clock::now();
+        sender.send_replace(Some(start + 10 * second));
+        assert_eq!(within_tenure(&tenure, write(9 * second)).await, Some(()));
+        assert_eq!(within_tenure(&tenure, write(9 * second)).await, None, "it lasts too long");
+        assert_eq!(clock::now(), start + 10 * second);
+        assert_eq!(begun.swap(0, std::sync::atomic::Ordering::Relaxed), 2);
+        // Nobody has noticed yet that it is over.
+        assert_eq!(within_tenure(&tenure, write(Duration::ZERO)).await, None);
+        assert_eq!(begun.load(std::sync::atomic::Ordering::Relaxed), 0, "not even begun");
+
+        sender.send_replace(Some(clock::now() + 10 * second));
+        let renewing = async {
+            tokio::time::sleep(8 * second).await;
+            sender.send_replace(Some(clock::now() + 10 * second));
+        };
+        let (done, ()) = tokio::join!(within_tenure(&tenure, write(15 * second)), renewing);
+        assert_eq!(done, Some(()));
+        let letting_go = async {
+            tokio::time::sleep(second).await;
+            sender.send_replace(None);
+        };
+        let (done, ()) = tokio::join!(within_tenure(&tenure, write(2 * second)), letting_go);
+        assert_eq!(done, None, "it was let go");
     }
 
     #[test]

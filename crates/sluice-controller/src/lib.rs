@@ -11,7 +11,10 @@
 //! | [`pods`] | pods that run an agent |
 //! | [`tokens`] | who an agent is |
 //! | [`lease`] | who writes |
+//! | [`peers`] | what the agents of the other replicas say |
+//! | [`breakers`] | the breakers, from the shared state |
 //! | [`status`], [`events`] | what is written |
+//! | [`writers`] | how these hang together |
 //! | [`certificates`] | the control plane's own authority |
 //! | [`connections`] | TLS whose certificate changes while connections live |
 //! | [`injection`] | pods with an agent |
@@ -21,6 +24,7 @@
 mod admin;
 #[cfg(test)]
 mod api_server;
+mod breakers;
 mod certificates;
 mod clock;
 pub mod config;
@@ -31,15 +35,18 @@ mod lease;
 mod metrics;
 mod mirror;
 mod namespaces;
+mod peers;
 mod plane;
 mod pods;
 mod secrets;
 mod status;
 mod tasks;
+#[cfg(test)]
+mod tests;
 mod tokens;
 mod watch;
+mod writers;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +59,9 @@ use sluice_policy::index::Index;
 use sluice_policy::metrics::ControlMetrics;
 use sluice_policy::publish::Publisher;
 use sluice_policy::random::Random;
+use sluice_policy::replica_service::ReplicaService;
 use sluice_policy::service::{Counting, Discovery, Settings};
+use sluice_policy::transition_log::TransitionLog;
 use sluice_telemetry::Signals;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -66,22 +75,21 @@ use crate::certificates::keeper::{Adopted, Keeper};
 use crate::certificates::webhooks::TrustWriter;
 use crate::config::{Config, Listeners};
 use crate::connections::{Bounds, Connection, Shown};
-use crate::events::EventWriter;
-use crate::injection::missing::Search;
+use crate::injection::missing::{MissingAgents, Search};
 use crate::injection::webhook::{self, Injector};
 use crate::lease::{Election, Tenure, Times};
 use crate::metrics::ControllerMetrics;
 use crate::namespaces::Namespaces;
 use crate::plane::{Newest, Plane};
 use crate::pods::Pods;
-use crate::status::StatusWriter;
 use crate::tasks::Tasks;
-use crate::tokens::Tokens;
+use crate::tokens::{PeerTokens, Tokens};
 use crate::watch::Source;
+use crate::writers::Voices;
 
 pub use crate::pods::INJECTED;
 pub use crate::status::FIELD_MANAGER;
-pub use crate::tokens::AUDIENCE;
+pub use crate::tokens::{AUDIENCE, PEER_AUDIENCE};
 
 /// Changes that wait for the plane; a watch waits for room.
 const CHANGES: usize = 1_024;
@@ -94,6 +102,8 @@ const STREAMS_PER_CONNECTION: u32 = 16;
 /// A connection whose other end vanished is found out after both.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_WITHIN: Duration = Duration::from_secs(20);
+/// How long agents' connections may last after their streams have ended.
+const DRAIN_WITHIN: Duration = Duration::from_secs(2);
 
 /// One replica.
 pub struct Controller {
@@ -138,9 +148,9 @@ impl Controller {
             page.clone(),
             changes.clone(),
         );
-        let pod: Arc<str> = config.pod.as_str().into();
+        let pod = config.pod.as_str().into();
         let (election, tenure) =
-            Election::new(client.clone(), &config.namespace, &config.lease, pod.clone(), Times::default());
+            Election::new(client.clone(), &config.namespace, &config.lease, pod, Times::default());
         let parts = Parts { client, index, newest, pods, tenure, metrics };
         for source in sources {
             let watch = watch::follow(parts.client.clone(), source, changes.clone());
@@ -148,19 +158,34 @@ impl Controller {
         }
         tasks.run("the plane", plane.run(received));
         tasks.finish("the election", election.run(tasks.stop()));
-        parts.write_status(&mut tasks, &fleet);
-        parts.write_events(&mut tasks, pod, transitions);
         let shown = Arc::new(Shown::default());
         let adopted = config.certifies().then(|| parts.certify(&mut tasks, config, &shown));
-        let namespaces = match &adopted {
-            Some(adopted) => parts.inject(&mut tasks, config, listeners.webhook, adopted, &shown)?,
+        let injection = match &adopted {
+            Some(adopted) => {
+                let (namespaces, published) = parts.publish(&mut tasks, config, adopted);
+                let webhook = config.webhook_configuration.as_deref().zip(listeners.webhook);
+                match webhook {
+                    Some((name, listener)) => {
+                        parts.trust_webhook(&mut tasks, name, adopted);
+                        let missing =
+                            parts.inject(&mut tasks, config, listener, (&namespaces, published), &shown)?;
+                        Some((namespaces, missing))
+                    }
+                    None => None,
+                }
+            }
             None => None,
         };
+        let (namespaces, missing) = injection.unzip();
+        let log = Arc::new(TransitionLog::default());
+        let voices = Voices { fleet: &fleet, publisher: &publisher, transitions, log: &log, missing };
+        writers::start(&parts, &mut tasks, config, adopted.as_ref(), voices)?;
         let bounds = Bounds::new(
             if config.insecure { None } else { Some(connections::tls(shown, "h2")?) },
             AGENT_CONNECTIONS,
         );
-        parts.serve_policies(&mut tasks, listeners.policies, bounds, (publisher, fleet.clone()))?;
+        let replicas = writers::replica_service(&parts, &tasks, config, &fleet, &log);
+        parts.serve_policies(&mut tasks, listeners.policies, bounds, (publisher, fleet.clone()), replicas)?;
         let admin = Admin {
             newest: parts.newest,
             adopted,
@@ -194,33 +219,6 @@ impl Controller {
 }
 
 impl Parts {
-    fn write_status(&self, tasks: &mut Tasks, fleet: &Arc<Fleet>) {
-        let writer = StatusWriter::new(
-            self.client.clone(),
-            self.index.clone(),
-            self.newest.clone(),
-            fleet.clone(),
-            self.tenure.clone(),
-        );
-        tasks.finish("status", writer.run(tasks.stop()));
-    }
-
-    fn write_events(
-        &self,
-        tasks: &mut Tasks,
-        pod: Arc<str>,
-        transitions: mpsc::Receiver<sluice_proto::report::TargetTransition>,
-    ) {
-        let writer = EventWriter {
-            client: self.client.clone(),
-            index: self.index.clone(),
-            newest: self.newest.clone(),
-            tenure: self.tenure.clone(),
-            pod,
-        };
-        tasks.run("Events", writer.run(transitions));
-    }
-
     /// Keeps the certificates, and shows the newest to new connections.
     fn certify(&self, tasks: &mut Tasks, config: &Config, shown: &Arc<Shown>) -> Adopted {
         let clock = Arc::new(|| clock::unix_ms() / 1_000);
@@ -232,15 +230,8 @@ impl Parts {
         adopted
     }
 
-    /// Publishes the authorities, and injects where that is asked for. Gives the namespaces that injection looks at.
-    fn inject(
-        &self,
-        tasks: &mut Tasks,
-        config: &Config,
-        listener: Option<TcpListener>,
-        adopted: &Adopted,
-        shown: &Arc<Shown>,
-    ) -> anyhow::Result<Option<Namespaces>> {
+    /// Publishes the authorities to the namespaces that use them.
+    fn publish(&self, tasks: &mut Tasks, config: &Config, adopted: &Adopted) -> (Namespaces, Arc<Published>) {
         let (namespaces, watch) = Namespaces::follow(self.client.clone());
         tasks.run("namespaces", watch);
         let (published, watches) =
@@ -249,29 +240,41 @@ impl Parts {
             tasks.run("ConfigMaps", watch);
         }
         let published = Arc::new(published);
-        let writer = BundleWriter {
-            published: published.clone(),
-            users: Users {
-                own: config.namespace.as_str().into(),
-                index: self.index.clone(),
-                pods: self.pods.clone(),
-                namespaces: namespaces.clone(),
-            },
-            tenure: self.tenure.clone(),
-            metrics: self.metrics.clone(),
-            rested: BTreeMap::new(),
-            complained: BTreeSet::new(),
+        let users = Users {
+            own: config.namespace.as_str().into(),
+            index: self.index.clone(),
+            pods: self.pods.clone(),
+            namespaces: namespaces.clone(),
         };
+        let writer = BundleWriter::new(published.clone(), users, self.tenure.clone(), self.metrics.clone());
         tasks.run("authorities", writer.run());
-        let (Some(configuration), Some(listener)) = (&config.webhook_configuration, listener) else {
-            return Ok(None);
-        };
+        (namespaces, published)
+    }
+
+    /// Tells the API server whom to trust when it calls the webhook.
+    fn trust_webhook(&self, tasks: &mut Tasks, configuration: &str, adopted: &Adopted) {
         let (trust, watch) =
             TrustWriter::new(self.client.clone(), configuration, adopted.clone(), self.tenure.clone());
         tasks.run("the webhook's configuration", watch);
         tasks.run("caBundle", trust.run());
-        let (search, _missing) =
-            Search::new(self.client.clone(), namespaces.clone(), self.tenure.clone(), self.metrics.clone());
+    }
+
+    /// Serves the webhook, and looks for pods that it was not asked about, which it gives.
+    fn inject(
+        &self,
+        tasks: &mut Tasks,
+        config: &Config,
+        listener: TcpListener,
+        (namespaces, published): (&Namespaces, Arc<Published>),
+        shown: &Arc<Shown>,
+    ) -> anyhow::Result<MissingAgents> {
+        let (search, missing) = Search::new(
+            self.client.clone(),
+            namespaces.clone(),
+            config.namespaces(),
+            self.tenure.clone(),
+            self.metrics.clone(),
+        );
         tasks.run("pods without an agent", search.run());
         let injector = Injector::new(
             config.sidecar.clone(),
@@ -284,7 +287,7 @@ impl Parts {
         let connections = connections::accept(listener, bounds, tasks.stop());
         let router = webhook::router(Arc::new(injector));
         tasks.finish("the webhook", webhook::serve(connections, router, tasks.stop()));
-        Ok(Some(namespaces))
+        Ok(missing)
     }
 
     fn serve_policies(
@@ -293,6 +296,7 @@ impl Parts {
         listener: TcpListener,
         bounds: Bounds,
         (publisher, fleet): (Arc<Publisher>, Arc<Fleet>),
+        replicas: Option<ReplicaService<PeerTokens>>,
     ) -> anyhow::Result<()> {
         if bounds.tls.is_none() {
             tracing::warn!("agents are served without TLS: whoever listens in sees their credentials");
@@ -302,7 +306,7 @@ impl Parts {
         let random = Random::from_system().context("random numbers")?;
         let discovery = Discovery::new(publisher, fleet, tokens, settings, random, tasks.stop());
         let connections = connections::accept(listener, bounds, tasks.stop());
-        tasks.finish("the policy service", serve(discovery, connections, tasks.stop()));
+        tasks.finish("the policy service", serve((discovery, replicas), connections, tasks.stop()));
         Ok(())
     }
 }
@@ -328,7 +332,7 @@ fn sources(config: &Config) -> Vec<Source> {
 }
 
 async fn serve(
-    discovery: Discovery<Tokens>,
+    (discovery, replicas): (Discovery<Tokens>, Option<ReplicaService<PeerTokens>>),
     connections: ReceiverStream<io::Result<Connection>>,
     stop: CancellationToken,
 ) {
@@ -337,8 +341,17 @@ async fn serve(
         .http2_keepalive_timeout(Some(KEEP_ALIVE_WITHIN))
         .max_concurrent_streams(STREAMS_PER_CONNECTION)
         .add_service(discovery.into_server())
-        .serve_with_incoming_shutdown(connections, stop.cancelled_owned());
-    if let Err(error) = server.await {
-        tracing::error!(%error, "the policy service ended");
+        .add_optional_service(replicas.map(ReplicaService::into_server))
+        .serve_with_incoming_shutdown(connections, stop.clone().cancelled_owned());
+    // Its streams end with the replica; a connection without one is its client's to close, and isn't waited for.
+    let overdue = async {
+        stop.cancelled().await;
+        tokio::time::sleep(DRAIN_WITHIN).await;
+    };
+    tokio::select! {
+        served = server => if let Err(error) = served {
+            tracing::error!(%error, "the policy service ended");
+        },
+        () = overdue => tracing::debug!("connections of agents did not end in time and are cut"),
     }
 }

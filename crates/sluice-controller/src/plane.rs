@@ -3,17 +3,19 @@
 //!
 //! One task owns it all. Changes that come together (a `kubectl apply` of a directory, a list at the start) are
 //! compiled together: the first waits a moment for the others. Nothing is published before every watch has told all
-//! that it found, since an agent deletes what a snapshot does not name; nor while a Secret is being read.
+//! that it found, since an agent deletes what a snapshot does not name; nor is a namespace while a Secret of it is being
+//! read.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
 use parking_lot::Mutex;
 use sluice_policy::compile::{Compiled, compile};
-use sluice_policy::index::{Index, Key};
+use sluice_policy::index::{Index, Key, SecretScope};
 use sluice_policy::metrics::ControlMetrics;
 use sluice_policy::publish::Publisher;
 use tokio::sync::{mpsc, watch};
@@ -28,6 +30,8 @@ const TOGETHER: Duration = Duration::from_millis(20);
 /// Changes that are taken up at once.
 const AT_ONCE: usize = 10_000;
 const READ_WITHIN: Duration = Duration::from_secs(2);
+/// Tries until everything else goes on without a Secret: agents would be without a credential that they may have.
+const LATE_AFTER: u32 = 4;
 /// A Secret that could not be read is asked for again after this.
 const READ_AGAIN: Duration = Duration::from_secs(1);
 
@@ -65,7 +69,9 @@ impl Plane {
         metrics: Arc<ControlMetrics>,
         changes: mpsc::Sender<Change>,
     ) -> (Self, Arc<Mutex<Index>>, Newest) {
-        let index = Arc::new(Mutex::new(Index::default()));
+        let mut index = Index::default();
+        index.set_secret_scope(secret_scope(sources));
+        let index = Arc::new(Mutex::new(index));
         let (newest, receiver) = watch::channel(None);
         let plane = Self {
             client,
@@ -104,18 +110,21 @@ impl Plane {
         let now_ms = clock::unix_ms();
         match change {
             Change::Route(route) => {
-                let same = self.is_known(Kind::Route, &Key::of(&route.metadata), route.metadata.generation);
+                let same = self.is_known(Kind::Route, &route.metadata);
                 self.index.lock().apply_route(*route, now_ms);
                 if same { Effect::Nothing } else { Effect::Compile }
             }
             Change::Policy(policy) => {
-                let same =
-                    self.is_known(Kind::Policy, &Key::of(&policy.metadata), policy.metadata.generation);
+                let same = self.is_known(Kind::Policy, &policy.metadata);
                 self.index.lock().apply_policy(*policy, now_ms);
                 if same { Effect::Nothing } else { Effect::Compile }
             }
-            Change::Unreadable(kind, key, problem) => {
-                self.index.lock().hold(kind, &key, &problem);
+            Change::Unreadable(kind, unread, problem) => {
+                self.index.lock().hold_unread(kind, *unread, &problem);
+                Effect::Compile
+            }
+            Change::SecretsForbidden(namespace) => {
+                self.index.lock().forbid_secrets(namespace.as_deref(), true);
                 Effect::Compile
             }
             Change::SecretVersion(key, version) => {
@@ -129,8 +138,9 @@ impl Plane {
                 }
                 if wanted { Effect::Compile } else { Effect::Nothing }
             }
-            Change::SecretLate(key) => {
+            Change::SecretLate(key, why) => {
                 self.secrets.late(&key);
+                self.index.lock().fail_secret(&key, &why);
                 Effect::Compile
             }
             Change::Pod(pod) => {
@@ -139,6 +149,12 @@ impl Plane {
             }
             Change::Deleted(kind, key) => self.delete(kind, &key, now_ms),
             Change::Synced(source) => {
+                if let Source::Secrets(namespace) = &source
+                    && !self.unsynced.contains(&source)
+                {
+                    // It was refused, and is seen now.
+                    self.index.lock().forbid_secrets(namespace.as_deref(), false);
+                }
                 if self.unsynced.remove(&source) {
                     tracing::debug!(?source, "everything was seen");
                 }
@@ -164,17 +180,14 @@ impl Plane {
     }
 
     /// Whether this generation has been read already: then it is our own status that was written.
-    fn is_known(&self, kind: Kind, key: &Key, generation: Option<i64>) -> bool {
-        let index = self.index.lock();
+    fn is_known(&self, kind: Kind, meta: &ObjectMeta) -> bool {
+        let (index, key) = (self.index.lock(), Key::of(meta));
         let known = match kind {
-            Kind::Route => {
-                index.routes().get(key).filter(|entry| entry.newest.is_some()).map(|entry| entry.generation)
-            }
-            _ => {
-                index.policies().get(key).filter(|entry| entry.newest.is_some()).map(|entry| entry.generation)
-            }
+            Kind::Route => index.routes().get(&key).and_then(|entry| Some(&entry.newest.as_ref()?.metadata)),
+            _ => index.policies().get(&key).and_then(|entry| Some(&entry.newest.as_ref()?.metadata)),
         };
-        known.is_some() && known == generation
+        // One that was made anew begins to count anew.
+        known.is_some_and(|known| known.uid == meta.uid && known.generation == meta.generation)
     }
 
     fn carry_out(&mut self, effect: Effect) {
@@ -187,11 +200,15 @@ impl Plane {
             self.publisher.count_agents(self.pods.agents_by_target(&compiled));
             return;
         }
-        let compiled = Arc::new(self.compile());
-        if self.secrets.are_awaited() {
-            // Targets would be without their credentials for as long as the reading takes.
-            return;
+        let mut compiled = self.compile();
+        let awaited = self.secrets.awaited_namespaces();
+        if !awaited.is_empty() {
+            // Targets would be without their credentials for as long as the reading takes: their namespaces stay as
+            // they are, and at the start, when nobody knows how that is, everything waits.
+            let Some(before) = self.newest.borrow().clone() else { return };
+            compiled.keep(&before, &awaited);
         }
+        let compiled = Arc::new(compiled);
         self.publisher.count_agents(self.pods.agents_by_target(&compiled));
         let too_large = self.publisher.publish(compiled.clone());
         for error in &too_large {
@@ -216,9 +233,22 @@ impl Plane {
     }
 }
 
+/// Whose Secrets are watched.
+fn secret_scope(sources: &[Source]) -> SecretScope {
+    if sources.contains(&Source::Secrets(None)) {
+        return SecretScope::Everywhere;
+    }
+    let listed = sources.iter().filter_map(|source| match source {
+        Source::Secrets(Some(namespace)) => Some(namespace.as_str().into()),
+        _ => None,
+    });
+    SecretScope::Only(listed.collect())
+}
+
 /// Reads a Secret, until it can be read or is gone.
 async fn read(client: Client, key: Key, changes: mpsc::Sender<Change>) {
     let secrets: Api<Secret> = Api::namespaced(client, &key.namespace);
+    let mut tries = 0;
     loop {
         let why = match tokio::time::timeout(READ_WITHIN, secrets.get_opt(&key.name)).await {
             Ok(Ok(found)) => {
@@ -234,7 +264,8 @@ async fn read(client: Client, key: Key, changes: mpsc::Sender<Change>) {
             Err(_) => format!("no answer within {} s", READ_WITHIN.as_secs()),
         };
         tracing::warn!(secret = %key, error = why, "a Secret could not be read: it is tried again");
-        if changes.send(Change::SecretLate(key.clone())).await.is_err() {
+        tries += 1;
+        if tries == LATE_AFTER && changes.send(Change::SecretLate(key.clone(), why)).await.is_err() {
             return;
         }
         tokio::time::sleep(READ_AGAIN).await;

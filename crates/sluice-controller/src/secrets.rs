@@ -4,6 +4,7 @@
 //! memory for as long as one does.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -71,9 +72,10 @@ impl Secrets {
         }
     }
 
-    /// Whether something is about to come: what is compiled without it would change at once.
-    pub(crate) fn are_awaited(&self) -> bool {
-        self.asked.values().any(|asked| !asked.late)
+    /// Namespaces where something is about to come: what is compiled without it would change at once.
+    pub(crate) fn awaited_namespaces(&self) -> BTreeSet<Arc<str>> {
+        let awaited = self.asked.iter().filter(|(_, asked)| !asked.late);
+        awaited.map(|(key, _)| key.namespace.clone()).collect()
     }
 
     /// What is to be read now, and what is to be forgotten, when these are named.
@@ -150,9 +152,9 @@ mod tests {
         // A rotation.
         secrets.seen(key.clone(), version("2"));
         assert_eq!(secrets.named(&named), (vec![key.clone()], vec![]));
-        assert!(secrets.are_awaited());
+        assert_eq!(secrets.awaited_namespaces(), ["ns".into()].into());
         secrets.late(&key);
-        assert!(!secrets.are_awaited());
+        assert!(secrets.awaited_namespaces().is_empty());
         assert!(secrets.came(&secret("key", "2")));
         // No route names it any more; later one does.
         assert_eq!(secrets.named(&nothing), (vec![], vec![key.clone()]));

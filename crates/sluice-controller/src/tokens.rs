@@ -8,9 +8,13 @@
 //! all at the same time is told to come back rather than passed on to the API server.
 //!
 //! What a caller without a good token learns is that it has none.
+//!
+//! Another replica of this control plane has a token of another audience, [`PEER_AUDIENCE`], and of the same
+//! ServiceAccount as this one: nobody else is told what all agents say.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +27,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use sluice_policy::index::Key;
+use sluice_policy::replica_service::RecogniseReplica;
 use sluice_policy::service::{Authenticate, Identity};
 use sluice_proto::report::Hello;
 use tokio::sync::Semaphore;
@@ -35,15 +40,20 @@ use crate::pods::{InjectedPod, Pods};
 
 /// The audience of agents' tokens.
 pub const AUDIENCE: &str = "sluice";
+/// The audience of replicas' tokens for one another.
+pub const PEER_AUDIENCE: &str = "sluice-peer";
 
 const REMEMBERED_FOR: Duration = Duration::from_mins(1);
 const REMEMBERED: usize = 10_000;
 /// Reviews at once.
 const AT_ONCE: usize = 16;
+/// Reviews of replicas at once: many agents do not keep them out.
+const PEERS_AT_ONCE: usize = 4;
 const REVIEW_WITHIN: Duration = Duration::from_secs(5);
 /// Longest token that is looked at.
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
 
+const ACCOUNT: &str = "system:serviceaccount:";
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 
@@ -56,17 +66,49 @@ struct Holder {
     expires: Option<u64>,
 }
 
+/// Asks the API server about tokens of one audience.
+struct Reviews {
+    client: Client,
+    audience: &'static str,
+    places: Semaphore,
+}
+
+impl Reviews {
+    async fn review(&self, token: &str) -> Result<TokenReviewStatus, Status> {
+        let _place = self
+            .places
+            .try_acquire()
+            .map_err(|_| Status::unavailable("many connect at once: come back in a moment"))?;
+        let spec = TokenReviewSpec {
+            audiences: Some(vec![self.audience.to_owned()]),
+            token: Some(token.to_owned()),
+        };
+        let review = TokenReview { spec, ..TokenReview::default() };
+        let reviews = Api::<TokenReview>::all(self.client.clone());
+        let parameters = PostParams::default();
+        match tokio::time::timeout(REVIEW_WITHIN, reviews.create(&parameters, &review)).await {
+            Ok(Ok(reviewed)) => Ok(reviewed.status.unwrap_or_default()),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "a token could not be reviewed");
+                Err(Status::unavailable("the token could not be reviewed: come back"))
+            }
+            Err(_) => Err(Status::unavailable("the token could not be reviewed in time: come back")),
+        }
+    }
+}
+
 /// Asks the API server, and remembers for a while.
 pub(crate) struct Tokens {
     client: Client,
     pods: Arc<Pods>,
-    reviews: Semaphore,
+    reviews: Reviews,
     remembered: Mutex<BTreeMap<[u8; 32], (Holder, Instant)>>,
 }
 
 impl Tokens {
     pub(crate) fn new(client: Client, pods: Arc<Pods>) -> Self {
-        Self { client, pods, reviews: Semaphore::new(AT_ONCE), remembered: Mutex::default() }
+        let reviews = Reviews { client: client.clone(), audience: AUDIENCE, places: Semaphore::new(AT_ONCE) };
+        Self { client, pods, reviews, remembered: Mutex::default() }
     }
 
     async fn holder(&self, token: &str) -> Result<Holder, Status> {
@@ -76,15 +118,8 @@ impl Tokens {
         {
             return Ok(holder.clone());
         }
-        let _permit = self
-            .reviews
-            .try_acquire()
-            .map_err(|_| Status::unavailable("many agents connect at once: come back in a moment"))?;
-        let review = self.review(token);
-        let status = tokio::time::timeout(REVIEW_WITHIN, review)
-            .await
-            .map_err(|_| Status::unavailable("the token could not be reviewed in time: come back"))??;
-        let holder = read(&status, token).ok_or_else(unauthenticated)?;
+        let status = self.reviews.review(token).await?;
+        let holder = read(&status, token).ok_or_else(|| unauthenticated(AUDIENCE))?;
         let mut remembered = self.remembered.lock();
         if remembered.len() >= REMEMBERED {
             remembered.retain(|_, (_, until)| now < *until);
@@ -93,21 +128,6 @@ impl Tokens {
             remembered.insert(hash, (holder.clone(), now + REMEMBERED_FOR));
         }
         Ok(holder)
-    }
-
-    async fn review(&self, token: &str) -> Result<TokenReviewStatus, Status> {
-        let spec =
-            TokenReviewSpec { audiences: Some(vec![AUDIENCE.to_owned()]), token: Some(token.to_owned()) };
-        let review = TokenReview { spec, ..TokenReview::default() };
-        let reviewed =
-            Api::<TokenReview>::all(self.client.clone()).create(&PostParams::default(), &review).await;
-        match reviewed {
-            Ok(reviewed) => Ok(reviewed.status.unwrap_or_default()),
-            Err(error) => {
-                tracing::warn!(%error, "a token could not be reviewed");
-                Err(Status::unavailable("the token could not be reviewed: come back"))
-            }
-        }
     }
 
     /// From the watch, or, when that is behind, from the API server.
@@ -137,7 +157,7 @@ impl Authenticate for Tokens {
         _peer: Option<SocketAddr>,
         _hello: &Hello,
     ) -> Result<Identity, Status> {
-        let token = bearer(metadata).ok_or_else(unauthenticated)?;
+        let token = bearer(metadata).ok_or_else(|| unauthenticated(AUDIENCE))?;
         let holder = self.holder(token).await?;
         let pod = self.pod(&holder).await?;
         let now = clock::unix_ms() / 1_000;
@@ -146,8 +166,39 @@ impl Authenticate for Tokens {
     }
 }
 
-fn unauthenticated() -> Status {
-    Status::unauthenticated(format!("send a token of audience {AUDIENCE} as 'authorization: Bearer …'"))
+/// Knows other replicas by their tokens.
+pub(crate) struct PeerTokens {
+    reviews: Reviews,
+    /// This replica's own: it names the ServiceAccount that the others have too.
+    own: PathBuf,
+}
+
+impl PeerTokens {
+    pub(crate) fn new(client: Client, own: PathBuf) -> Self {
+        let places = Semaphore::new(PEERS_AT_ONCE);
+        Self { reviews: Reviews { client, audience: PEER_AUDIENCE, places }, own }
+    }
+}
+
+impl RecogniseReplica for PeerTokens {
+    async fn recognise(&self, metadata: &MetadataMap) -> Result<(), Status> {
+        let token = bearer(metadata).ok_or_else(|| unauthenticated(PEER_AUDIENCE))?;
+        let own = tokio::fs::read_to_string(&self.own).await.ok();
+        let Some(account) = own.as_deref().and_then(|own| claims(own.trim())?.sub) else {
+            tracing::warn!(file = %self.own.display(), "--peer-token can't be read: no replica is recognised");
+            return Err(Status::unavailable("this replica has no token of its own yet: come back"));
+        };
+        let status = self.reviews.review(token).await?;
+        match account_of(&status, PEER_AUDIENCE) {
+            None => Err(unauthenticated(PEER_AUDIENCE)),
+            Some(of) if of == account => Ok(()),
+            Some(_) => Err(Status::permission_denied("only replicas of this control plane are told")),
+        }
+    }
+}
+
+fn unauthenticated(audience: &str) -> Status {
+    Status::unauthenticated(format!("send a token of audience {audience} as 'authorization: Bearer …'"))
 }
 
 fn bearer(metadata: &MetadataMap) -> Option<&str> {
@@ -155,31 +206,38 @@ fn bearer(metadata: &MetadataMap) -> Option<&str> {
     (!token.is_empty() && token.len() <= MAX_TOKEN_BYTES).then_some(token)
 }
 
-/// The pod that a reviewed token was made for. `None`: it is good for nothing here.
-fn read(status: &TokenReviewStatus, token: &str) -> Option<Holder> {
+/// The ServiceAccount of a good token: `system:serviceaccount:namespace:name`.
+fn account_of<'a>(status: &'a TokenReviewStatus, audience: &str) -> Option<&'a str> {
     let audiences = status.audiences.as_deref().unwrap_or_default();
-    if status.authenticated != Some(true) || !audiences.iter().any(|audience| audience == AUDIENCE) {
+    if status.authenticated != Some(true) || !audiences.iter().any(|of| of == audience) {
         return None;
     }
+    let account = status.user.as_ref()?.username.as_deref()?;
+    account.starts_with(ACCOUNT).then_some(account)
+}
+
+/// The pod that a reviewed token was made for. `None`: it is good for nothing here.
+fn read(status: &TokenReviewStatus, token: &str) -> Option<Holder> {
+    let (namespace, _) = account_of(status, AUDIENCE)?.strip_prefix(ACCOUNT)?.split_once(':')?;
     let user = status.user.as_ref()?;
-    let account = user.username.as_deref()?.strip_prefix("system:serviceaccount:")?;
-    let (namespace, _) = account.split_once(':')?;
     let extra = |name: &str| user.extra.as_ref()?.get(name)?.first().cloned();
     Some(Holder {
         pod: Key::new(namespace, &extra(POD_NAME)?),
         uid: extra(POD_UID)?.into(),
-        expires: expires(token),
+        expires: claims(token).and_then(|claims| claims.exp),
     })
 }
 
-/// The `exp` of a token that was found good.
-fn expires(token: &str) -> Option<u64> {
-    #[derive(Deserialize)]
-    struct Claims {
-        exp: Option<u64>,
-    }
+#[derive(Debug, Deserialize)]
+struct Claims {
+    exp: Option<u64>,
+    sub: Option<String>,
+}
+
+/// What a token says of itself: true only of one that was found good.
+fn claims(token: &str) -> Option<Claims> {
     let claims = BASE64URL_NOPAD.decode(token.split('.').nth(1)?.as_bytes()).ok()?;
-    serde_json::from_slice::<Claims>(&claims).ok()?.exp
+    serde_json::from_slice(&claims).ok()
 }
 
 #[cfg(test)]
@@ -245,5 +303,34 @@ mod tests {
         assert_eq!(bearer(&metadata("Bearer ")), None);
         assert_eq!(bearer(&metadata(&format!("Bearer {}", "x".repeat(MAX_TOKEN_BYTES + 1)))), None);
         assert_eq!(bearer(&metadata("Bearer abc")), Some("abc"));
+    }
+
+    #[tokio::test]
+    async fn a_replica_is_one_of_the_same_account_and_of_the_audience_of_replicas() {
+        use crate::api_server::ApiServer;
+
+        let own = "system:serviceaccount:sluice-system:sluice-controller";
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        std::fs::write(&file, token(&format!(r#"{{"sub":"{own}"}}"#))).unwrap();
+        for (account, audience, good, expected) in [
+            (own, PEER_AUDIENCE, true, None),
+            (own, AUDIENCE, true, Some(tonic::Code::Unauthenticated)),
+            (own, PEER_AUDIENCE, false, Some(tonic::Code::Unauthenticated)),
+            ("system:serviceaccount:team:app", PEER_AUDIENCE, true, Some(tonic::Code::PermissionDenied)),
+            ("alice", PEER_AUDIENCE, true, Some(tonic::Code::Unauthenticated)),
+        ] {
+            let server = ApiServer::default();
+            server.answer_reviews(serde_json::json!({
+                "authenticated": good, "audiences": [audience], "user": {"username": account},
+            }));
+            let mut metadata = MetadataMap::new();
+            metadata.insert("authorization", "Bearer abc".parse().unwrap());
+            let recognised = PeerTokens::new(server.client(), file.clone()).recognise(&metadata).await;
+            assert_eq!(recognised.map_err(|status| status.code()).err(), expected, "{account} {audience}");
+        }
+        let nobody = MetadataMap::new();
+        let refused = PeerTokens::new(ApiServer::default().client(), file).recognise(&nobody).await;
+        assert_eq!(refused.unwrap_err().code(), tonic::Code::Unauthenticated);
     }
 }

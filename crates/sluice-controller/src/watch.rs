@@ -8,7 +8,7 @@
 //! more was deleted meanwhile; the follower remembers names, and tells so.
 
 use std::collections::BTreeSet;
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::{Pod, Secret};
@@ -20,11 +20,14 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use sluice_api::{ModelRoute, ReliabilityPolicy};
 use sluice_core::policy::ObjectKind;
-use sluice_policy::index::Key;
+use sluice_policy::index::{Key, Unread};
 use tokio::sync::mpsc;
 
 use crate::pods::InjectedPod;
 use crate::secrets::Version;
+
+/// Refusals in a row before a watch is taken to have no right, some seconds by the pauses between them.
+const REFUSALS: u32 = 3;
 
 /// What changed in the cluster.
 #[derive(Debug)]
@@ -32,17 +35,19 @@ pub(crate) enum Change {
     Route(Box<ModelRoute>),
     Policy(Box<ReliabilityPolicy>),
     /// It exists, and cannot be read.
-    Unreadable(ObjectKind, Key, String),
+    Unreadable(ObjectKind, Box<Unread>, String),
     /// A Secret's newest version, without its content.
     SecretVersion(Key, Version),
     /// A Secret that was asked for.
     Secret(Box<Secret>),
-    /// One that was asked for can't be read yet.
-    SecretLate(Key),
+    /// One that was asked for can't be read yet, and why.
+    SecretLate(Key, String),
     Pod(InjectedPod),
     Deleted(Kind, Key),
     /// All that there was when the watch began has been told, or can't be had.
     Synced(Source),
+    /// The Secrets of one namespace, or of all, may not be read.
+    SecretsForbidden(Option<String>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,19 +109,28 @@ pub(crate) async fn follow(client: Client, source: Source, changes: mpsc::Sender
 }
 
 fn read_route(object: DynamicObject) -> Change {
-    let key = key_of(&object);
-    match object.try_parse::<ModelRoute>() {
+    match object.clone().try_parse::<ModelRoute>() {
         Ok(route) => Change::Route(Box::new(route)),
-        Err(error) => Change::Unreadable(ObjectKind::ModelRoute, key, error.to_string()),
+        Err(error) => unreadable(ObjectKind::ModelRoute, object, &error),
     }
 }
 
 fn read_policy(object: DynamicObject) -> Change {
-    let key = key_of(&object);
-    match object.try_parse::<ReliabilityPolicy>() {
+    match object.clone().try_parse::<ReliabilityPolicy>() {
         Ok(policy) => Change::Policy(Box::new(policy)),
-        Err(error) => Change::Unreadable(ObjectKind::ReliabilityPolicy, key, error.to_string()),
+        Err(error) => unreadable(ObjectKind::ReliabilityPolicy, object, &error),
     }
+}
+
+/// What can be read of it still is: its own status is to say what is wrong.
+fn unreadable(kind: ObjectKind, mut object: DynamicObject, error: &impl Display) -> Change {
+    let target_refs = serde_json::from_value(object.data["spec"]["targetRefs"].take()).ok();
+    let status = object.data["status"].take();
+    let unread = Unread { meta: object.metadata, status, target_refs };
+    let problem = format!(
+        "this version of the controller can't read it: {error}; upgrade it, or use a value that it knows"
+    );
+    Change::Unreadable(kind, Box::new(unread), problem)
 }
 
 fn read_version(secret: &PartialObjectMeta<Secret>) -> Change {
@@ -137,19 +151,16 @@ async fn run<K>(
 {
     let mut follower = Follower { known: BTreeSet::new(), listed: BTreeSet::new(), kind: source.kind() };
     let mut events = std::pin::pin!(events.default_backoff());
-    let mut synced = false;
+    let mut rights = Rights::default();
     while let Some(event) = events.next().await {
         let told = match event {
             Ok(event) => {
-                synced |= matches!(event, Event::InitDone);
+                rights.heard(&event);
                 follower.take(event, &source, &read)
             }
             Err(error) => {
                 tracing::warn!(?source, %error, "a watch failed: it is tried again");
-                // Without the right to see one namespace's Secrets, everything else goes on.
-                let give_up = !synced && matches!(source, Source::Secrets(_));
-                synced |= give_up;
-                if give_up { vec![Change::Synced(source.clone())] } else { Vec::new() }
+                if rights.are_refused(&source, &error) { without_rights(&source) } else { Vec::new() }
             }
         };
         for change in told {
@@ -158,6 +169,48 @@ async fn run<K>(
             }
         }
     }
+}
+
+/// Whether a watch was ever allowed.
+#[derive(Debug, Default)]
+struct Rights {
+    synced: bool,
+    /// In a row.
+    refusals: u32,
+}
+
+impl Rights {
+    fn heard<K>(&mut self, event: &Event<K>) {
+        self.synced |= matches!(event, Event::InitDone);
+        if self.synced {
+            self.refusals = 0;
+        }
+    }
+
+    /// Whether this failure shows that there is no right to see these Secrets: then everything else goes on without
+    /// them. An API server that has just started refuses everyone for a moment, so once is not enough; and what was
+    /// seen before stays as it was, since taking credentials away from agents would do more harm.
+    fn are_refused(&mut self, source: &Source, error: &watcher::Error) -> bool {
+        if self.synced || !matches!(source, Source::Secrets(_)) || !is_refusal(error) {
+            return false;
+        }
+        self.refusals += 1;
+        self.refusals == REFUSALS
+    }
+}
+
+fn is_refusal(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code == 403,
+        watcher::Error::WatchError(status) => status.code == 403,
+        _ => false,
+    }
+}
+
+fn without_rights(source: &Source) -> Vec<Change> {
+    let Source::Secrets(namespace) = source else { return Vec::new() };
+    vec![Change::SecretsForbidden(namespace.clone()), Change::Synced(source.clone())]
 }
 
 /// Which objects there are, so that a list tells which are gone.
@@ -246,11 +299,48 @@ mod tests {
     fn an_object_that_cannot_be_read_is_told_alone() {
         let object = serde_json::json!({
             "apiVersion": "sluice.dev/v1alpha1", "kind": "ModelRoute",
-            "metadata": {"namespace": "ns", "name": "chat"}, "spec": {"models": "gpt-4o"},
+            "metadata": {"namespace": "ns", "name": "chat", "generation": 3}, "spec": {"models": "gpt-4o"},
+            "status": {"agents": {"connected": 2}},
         });
         let change = read_route(serde_json::from_value(object).unwrap());
-        let Change::Unreadable(ObjectKind::ModelRoute, key, problem) = change else { panic!("{change:?}") };
-        assert_eq!(key.to_string(), "ns/chat");
+        let Change::Unreadable(ObjectKind::ModelRoute, unread, problem) = change else {
+            panic!("{change:?}")
+        };
+        assert_eq!(
+            (Key::of(&unread.meta).to_string(), unread.meta.generation),
+            ("ns/chat".to_owned(), Some(3))
+        );
+        assert_eq!(unread.status["agents"]["connected"], 2);
         assert!(problem.contains("expected"), "{problem}");
+    }
+
+    #[test]
+    fn a_policy_that_cannot_be_read_still_says_what_it_names() {
+        let object = serde_json::json!({
+            "apiVersion": "sluice.dev/v1alpha1", "kind": "ReliabilityPolicy",
+            "metadata": {"namespace": "ns", "name": "p"},
+            "spec": {"targetRefs": [{"group": "sluice.dev", "kind": "ModelRoute", "name": "chat"}], "mode": "Later"},
+        });
+        let change = read_policy(serde_json::from_value(object).unwrap());
+        let Change::Unreadable(ObjectKind::ReliabilityPolicy, unread, _) = change else {
+            panic!("{change:?}")
+        };
+        assert_eq!(unread.target_refs.unwrap()[0].name, "chat");
+    }
+
+    #[test]
+    fn only_refusals_that_go_on_before_anything_was_seen_mean_that_there_is_no_right() {
+        let status = |code| kube::core::Status { code, ..kube::core::Status::default() };
+        let failed = |code| watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status(code))));
+        let secrets = Source::Secrets(Some("ns".to_owned()));
+        let mut rights = Rights::default();
+        let mut refused = |source: &Source, code| rights.are_refused(source, &failed(code));
+        assert!(!refused(&secrets, 500) && !refused(&secrets, 403) && !refused(&secrets, 403));
+        assert!(!refused(&Source::Routes, 403), "without routes there is nothing to go on with");
+        assert!(refused(&secrets, 403));
+        assert!(!refused(&secrets, 403), "it is told once");
+        let mut rights = Rights::default();
+        rights.heard(&Event::<PartialObjectMeta<Secret>>::InitDone);
+        assert!((0..10).all(|_| !rights.are_refused(&secrets, &failed(403))), "it was seen before");
     }
 }

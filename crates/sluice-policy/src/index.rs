@@ -10,13 +10,13 @@
 //! when that edit is the deletion of a policy and a much older one takes over. No field of the remaining
 //! objects says so; the index remembers it ([`Index::revision`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use sluice_api::policy::TargetKind;
+use sluice_api::policy::{TargetKind, TargetRef};
 use sluice_api::{ModelRoute, ReliabilityPolicy};
 use sluice_core::policy::{ObjectKind, ObjectRef};
 use sluice_proto::bounds::EXACT_INTEGER;
@@ -78,8 +78,21 @@ pub struct Entry<T, M> {
     pub problem: Option<String>,
     /// The newest version as it came, where it parsed at all: what it points at is known even when it is bad.
     pub newest: Option<Arc<T>>,
+    /// What is known of a newest version that could not be parsed.
+    pub unread: Option<Arc<Unread>>,
     /// When this object last changed, milliseconds since 1970.
     edited_ms: u64,
+}
+
+/// An object that an API server accepted and that could not be parsed here (it may be of a newer version): what is
+/// known of it all the same, so that its own status can say so.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Unread {
+    pub meta: ObjectMeta,
+    /// As it came.
+    pub status: serde_json::Value,
+    /// What a policy names, as far as that can be read.
+    pub target_refs: Option<Vec<TargetRef>>,
 }
 
 impl<T, M> Entry<T, M> {
@@ -98,12 +111,34 @@ impl<T, M> Entry<T, M> {
 pub type RouteEntry = Entry<ModelRoute, RouteDraft>;
 pub type PolicyEntry = Entry<ReliabilityPolicy, Groups>;
 
+/// Why Secrets can't be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SecretsUnreadable {
+    /// The control plane was not told to.
+    NotWatched,
+    /// It was, and has no right to.
+    Forbidden,
+}
+
+/// Whose Secrets may be read. Of the others nobody knows whether they exist.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum SecretScope {
+    #[default]
+    Everywhere,
+    Only(BTreeSet<Arc<str>>),
+}
+
 /// Resources by name. All methods are synchronous and read nothing; `now_ms` is milliseconds since 1970.
 #[derive(Debug, Default, Clone)]
 pub struct Index {
     routes: BTreeMap<Key, RouteEntry>,
     policies: BTreeMap<Key, PolicyEntry>,
     secrets: BTreeMap<Key, Arc<Secret>>,
+    /// Those that exist and can't be read now, and why.
+    failed_secrets: BTreeMap<Key, String>,
+    secret_scope: SecretScope,
+    /// Namespaces in the scope where reading is refused all the same.
+    secrets_forbidden: BTreeSet<Arc<str>>,
     /// Routes whose policies were edited or deleted while we watched, and when.
     touched: BTreeMap<Key, u64>,
 }
@@ -131,7 +166,20 @@ impl Index {
 
     /// The newest version of a Secret; one without data has no keys.
     pub fn apply_secret(&mut self, secret: Secret) {
-        self.secrets.insert(Key::of(&secret.metadata), Arc::new(secret));
+        let key = Key::of(&secret.metadata);
+        self.failed_secrets.remove(&key);
+        self.secrets.insert(key, Arc::new(secret));
+    }
+
+    /// A Secret exists and can't be read now; a version that was read before stays in use.
+    pub fn fail_secret(&mut self, key: &Key, why: &str) {
+        self.failed_secrets.insert(key.clone(), why.to_owned());
+    }
+
+    /// Why a Secret can't be read now.
+    #[must_use]
+    pub fn failed_secret(&self, key: &Key) -> Option<&str> {
+        self.failed_secrets.get(key).map(String::as_str)
     }
 
     /// The object exists and its newest version could not even be parsed.
@@ -139,6 +187,44 @@ impl Index {
         match kind {
             ObjectKind::ModelRoute => hold(&mut self.routes, key, problem),
             ObjectKind::ReliabilityPolicy => hold(&mut self.policies, key, problem),
+        }
+    }
+
+    /// The object exists, and its newest version could not be parsed.
+    pub fn hold_unread(&mut self, kind: ObjectKind, unread: Unread, problem: &str) {
+        match kind {
+            ObjectKind::ModelRoute => hold_unread(&mut self.routes, unread, problem),
+            ObjectKind::ReliabilityPolicy => hold_unread(&mut self.policies, unread, problem),
+        }
+    }
+
+    /// Whose Secrets may be read; everyone's before this is called.
+    pub fn set_secret_scope(&mut self, scope: SecretScope) {
+        self.secret_scope = scope;
+    }
+
+    /// Reading the Secrets of a namespace is refused, or not any more; `None`: of any namespace.
+    pub fn forbid_secrets(&mut self, namespace: Option<&str>, forbidden: bool) {
+        let namespace: Arc<str> = namespace.unwrap_or_default().into();
+        if forbidden {
+            self.secrets_forbidden.insert(namespace);
+        } else {
+            self.secrets_forbidden.remove(&namespace);
+        }
+    }
+
+    /// Why the Secrets of a namespace can't be read; `None`: they can.
+    #[must_use]
+    pub fn secrets_unreadable(&self, namespace: &str) -> Option<SecretsUnreadable> {
+        let in_scope = match &self.secret_scope {
+            SecretScope::Everywhere => true,
+            SecretScope::Only(namespaces) => namespaces.contains(namespace),
+        };
+        let forbidden = self.secrets_forbidden.contains(namespace) || self.secrets_forbidden.contains("");
+        if !in_scope {
+            Some(SecretsUnreadable::NotWatched)
+        } else {
+            forbidden.then_some(SecretsUnreadable::Forbidden)
         }
     }
 
@@ -154,6 +240,7 @@ impl Index {
     }
 
     pub fn delete_secret(&mut self, key: &Key) {
+        self.failed_secrets.remove(key);
         self.secrets.remove(key);
     }
 
@@ -222,8 +309,9 @@ impl Index {
     fn routes_of_policy(&self, key: &Key) -> Vec<Key> {
         let Some(policy) = self.policies.get(key) else { return Vec::new() };
         let versions = [policy.newest.as_deref(), policy.good.as_ref().map(|good| good.object.as_ref())];
-        let refs: Vec<_> =
-            versions.into_iter().flatten().flat_map(|policy| &policy.spec.target_refs).collect();
+        let unread = policy.unread.iter().filter_map(|unread| unread.target_refs.as_ref());
+        let refs = versions.into_iter().flatten().map(|policy| &policy.spec.target_refs);
+        let refs: Vec<_> = refs.chain(unread).flatten().collect();
         let namespace_wide =
             refs.is_empty() || refs.iter().any(|target| target.kind == TargetKind::Namespace);
         self.routes
@@ -273,7 +361,7 @@ fn put<T, M>(
         Err(problem) => (before.and_then(|before| before.good), Some(problem)),
     };
     let age = Age { created_ms, key: key.clone() };
-    entries.insert(key, Entry { age, generation, good, problem, newest: Some(object), edited_ms });
+    entries.insert(key, Entry { age, generation, good, problem, newest: Some(object), unread: None, edited_ms });
     edited
 }
 
@@ -284,10 +372,22 @@ fn hold<T, M>(entries: &mut BTreeMap<Key, Entry<T, M>>, key: &Key, problem: &str
         good: None,
         problem: None,
         newest: None,
+        unread: None,
         edited_ms: 0,
     });
     entry.problem = Some(problem.to_owned());
     entry.newest = None;
+    entry.unread = None;
+}
+
+fn hold_unread<T, M>(entries: &mut BTreeMap<Key, Entry<T, M>>, unread: Unread, problem: &str) {
+    let key = Key::of(&unread.meta);
+    hold(entries, &key, problem);
+    if let Some(entry) = entries.get_mut(&key) {
+        entry.age.created_ms = created_ms(&unread.meta);
+        entry.generation = unread.meta.generation.unwrap_or(0);
+        entry.unread = Some(Arc::new(unread));
+    }
 }
 
 /// When an object was created; one that does not say is younger than all others.

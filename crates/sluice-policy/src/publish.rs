@@ -84,6 +84,8 @@ struct Inner {
     compiled: Option<Arc<Compiled>>,
     agents: Arc<BTreeMap<TargetId, u32>>,
     audiences: BTreeMap<Audience, watch::Sender<Option<Arc<Published>>>>,
+    /// Audiences that get nothing newer, and why.
+    too_large: BTreeMap<Audience, TooLarge>,
 }
 
 impl Publisher {
@@ -109,6 +111,19 @@ impl Publisher {
         }
     }
 
+    /// Routes that do not get to some of their agents, since what these would get is too large for a message.
+    #[must_use]
+    pub fn too_large(&self) -> BTreeMap<RouteName, TooLarge> {
+        let inner = self.lock();
+        let Some(compiled) = &inner.compiled else { return BTreeMap::new() };
+        let mut stuck = BTreeMap::new();
+        for (audience, error) in &inner.too_large {
+            let routes = compiled.scope(&audience.scope).routes;
+            stuck.extend(routes.iter().map(|route| (RouteName::of(route), error.clone())));
+        }
+        stuck
+    }
+
     /// The newest for an audience, now and from now on.
     ///
     /// # Errors
@@ -123,7 +138,11 @@ impl Publisher {
             return Err(TooManyAudiences);
         }
         let compiled = inner.compiled.clone();
-        let first = compiled.and_then(|compiled| Published::new(&compiled, &audience, &inner.agents).ok());
+        let first = compiled.map(|compiled| Published::new(&compiled, &audience, &inner.agents)).transpose();
+        let first = first.unwrap_or_else(|error| {
+            inner.too_large.insert(audience.clone(), error);
+            None
+        });
         let (sender, receiver) = watch::channel(first.map(Arc::new));
         inner.audiences.insert(audience, sender);
         Ok(receiver)
@@ -138,7 +157,7 @@ impl Inner {
     fn send(&mut self) -> Vec<TooLarge> {
         self.forget_the_left();
         let Some(compiled) = &self.compiled else { return Vec::new() };
-        let mut too_large = BTreeMap::new();
+        self.too_large.clear();
         for (audience, sender) in &self.audiences {
             match Published::new(compiled, audience, &self.agents) {
                 Ok(published) => {
@@ -151,16 +170,19 @@ impl Inner {
                     });
                 }
                 Err(error) => {
-                    too_large.insert(Arc::clone(&error.namespace), error);
+                    self.too_large.insert(audience.clone(), error);
                 }
             }
         }
-        too_large.into_values().collect()
+        let by_namespace = self.too_large.values().map(|error| (Arc::clone(&error.namespace), error.clone()));
+        by_namespace.collect::<BTreeMap<_, _>>().into_values().collect()
     }
 
     /// Audiences that nobody listens to any more.
     fn forget_the_left(&mut self) {
         self.audiences.retain(|_, sender| sender.receiver_count() > 0);
+        let audiences = &self.audiences;
+        self.too_large.retain(|audience, _| audiences.contains_key(audience));
     }
 }
 

@@ -8,7 +8,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use sluice_api::conditions::{ACCEPTED, CREDENTIALS_VALID, PROGRAMMED, RESOLVED_REFS, reason};
+use sluice_api::conditions::{
+    ACCEPTED, CREDENTIALS_VALID, PROGRAMMED, RESOLVED_REFS, STATE_STORE_READY, reason,
+};
 use sluice_api::status::{
     AgentsStatus, BreakerState, BreakerStatus, MAX_ANCESTORS, ModelRouteStatus, PolicyAncestorStatus,
     ReliabilityPolicyStatus, RouteSummary, TargetStatus,
@@ -20,42 +22,134 @@ use crate::compile::{AncestorReport, PolicyReport, RouteReport, TargetReport};
 use crate::conditions::{Draft, Status, cut, join};
 use crate::fleet::AgentFacts;
 use crate::index::Key;
+use crate::publish::TooLarge;
 
-/// Conditions that are made here.
-const OURS: [&str; 4] = [ACCEPTED, RESOLVED_REFS, PROGRAMMED, CREDENTIALS_VALID];
+/// Conditions that are made here; those of other types are other writers'.
+pub const CONDITIONS: [&str; 5] =
+    [ACCEPTED, RESOLVED_REFS, PROGRAMMED, CREDENTIALS_VALID, STATE_STORE_READY];
 
 /// Name of this controller in a policy's ancestors.
 pub const CONTROLLER_NAME: &str = "sluice.dev/controller";
 
-/// The status of a route. `present` is its status now; a target without a breaker in `breakers` has never been
-/// called and is closed.
+/// What is known of a route besides what compilation found.
+#[derive(Debug, Clone, Copy)]
+pub struct RouteKnown<'a> {
+    pub agents: &'a AgentFacts,
+    /// A target without one has never been called and is closed.
+    pub breakers: &'a BTreeMap<TargetId, BreakerStatus>,
+    pub state_store: &'a StateStore,
+    /// Why some of its agents do not get it.
+    pub too_large: Option<&'a TooLarge>,
+}
+
+impl<'a> RouteKnown<'a> {
+    /// Where nothing else is known.
+    #[must_use]
+    pub const fn of(agents: &'a AgentFacts, breakers: &'a BTreeMap<TargetId, BreakerStatus>) -> Self {
+        Self { agents, breakers, state_store: &StateStore::None, too_large: None }
+    }
+}
+
+/// The shared state, as the control plane sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StateStore {
+    /// There is none by choice, or it is not looked at.
+    None,
+    /// It has not been reached yet, or is away for a moment.
+    Unknown,
+    /// It can be seen. It may evict breakers, by the policy that is named.
+    Seen { unsafe_eviction: Option<String> },
+    /// It can't be seen, and why.
+    Away(String),
+}
+
+/// The status of a route. `present` is its status now.
 #[must_use]
 pub fn route_status(
     report: &RouteReport,
-    facts: &AgentFacts,
-    breakers: &BTreeMap<TargetId, BreakerStatus>,
+    known: &RouteKnown<'_>,
     present: Option<&ModelRouteStatus>,
     now: &Time,
 ) -> ModelRouteStatus {
-    let programmed = report.programmed.clone().unwrap_or_else(|| programmed(facts));
-    let mut drafts = vec![report.accepted.clone(), programmed];
+    let facts = known.agents;
+    let programmed = report.programmed.clone().or_else(|| known.too_large.map(too_large));
+    let mut drafts = vec![report.accepted.clone(), programmed.unwrap_or_else(|| programmed_by(facts))];
     drafts.extend(report.resolved_refs.clone());
     drafts.extend(credentials(report, facts));
+    drafts.extend(state_store(facts, known.state_store));
     let conditions = present.map_or(&[][..], |status| &status.conditions);
-    let closed = || BreakerStatus { state: BreakerState::Closed, since: None, reason: None };
     let targets: Vec<TargetStatus> = report
         .targets
         .iter()
         .map(|target| TargetStatus {
             name: target.name.to_string(),
-            breaker: breakers.get(&target.id).cloned().unwrap_or_else(closed),
+            breaker: breaker(target, known.breakers, present),
         })
         .collect();
+    let mut conditions = join(conditions, drafts, &CONDITIONS, report.object.generation, now);
+    if facts.cut_off == 0 && *known.state_store == StateStore::Unknown {
+        // For a moment it stays as it was.
+        let before = present.iter().flat_map(|status| &status.conditions);
+        conditions.extend(before.filter(|condition| condition.type_ == STATE_STORE_READY).cloned());
+        conditions.sort_by(|one, other| one.type_.cmp(&other.type_));
+    }
     ModelRouteStatus {
-        conditions: join(conditions, drafts, &OURS, report.object.generation, now),
+        conditions,
         agents: Some(agents(facts)),
         summary: Some(summary(report, facts, &targets)),
         targets,
+    }
+}
+
+/// A reason that nobody here has heard is the one that the status has for this very state: whoever wrote it knew.
+fn breaker(
+    target: &TargetReport,
+    breakers: &BTreeMap<TargetId, BreakerStatus>,
+    present: Option<&ModelRouteStatus>,
+) -> BreakerStatus {
+    let closed = || BreakerStatus { state: BreakerState::Closed, since: None, reason: None };
+    let mut breaker = breakers.get(&target.id).cloned().unwrap_or_else(closed);
+    if breaker.reason.is_none() && breaker.since.is_some() {
+        let targets = present.map_or(&[][..], |status| &status.targets);
+        let before = targets.iter().find(|before| *before.name == *target.name).map(|before| &before.breaker);
+        let same = before.filter(|before| before.since == breaker.since);
+        breaker.reason = same.and_then(|before| before.reason.clone());
+    }
+    breaker
+}
+
+fn too_large(error: &TooLarge) -> Draft {
+    Draft::new(PROGRAMMED, Status::False, reason::TOO_LARGE, format!("{error}; agents keep what they have"))
+}
+
+/// What agents say rules: it is they who need it. What it may do to the state is for the control plane to see.
+fn state_store(facts: &AgentFacts, seen: &StateStore) -> Option<Draft> {
+    let not_ready = |reason, message: String| Some(Draft::new(STATE_STORE_READY, Status::False, reason, message));
+    if facts.cut_off > 0 {
+        let AgentFacts { cut_off, connected, .. } = facts;
+        return not_ready(
+            reason::UNREACHABLE,
+            format!("{cut_off} of {connected} agents can't reach the shared state and decide by themselves"),
+        );
+    }
+    match seen {
+        StateStore::Seen { unsafe_eviction: Some(policy) } => not_ready(
+            reason::MAY_EVICT,
+            format!("it may evict breakers and quotas (maxmemory-policy {policy}): set noeviction"),
+        ),
+        StateStore::Away(why) if facts.connected == 0 => {
+            not_ready(reason::UNREACHABLE, format!("the controller can't reach the shared state ({why})"))
+        }
+        StateStore::Seen { unsafe_eviction: None } => {
+            Some(Draft::new(STATE_STORE_READY, Status::True, reason::READY, ""))
+        }
+        StateStore::Away(why) => Some(Draft::new(
+            STATE_STORE_READY,
+            Status::Unknown,
+            reason::UNREACHABLE,
+            format!("the controller can't reach the shared state ({why}); no agent says that it can't"),
+        )),
+        StateStore::Unknown | StateStore::None => None,
     }
 }
 
@@ -117,7 +211,7 @@ pub fn policy_status(
         ancestors.push(PolicyAncestorStatus {
             ancestor_ref: ancestor.ancestor.clone(),
             controller_name: CONTROLLER_NAME.to_owned(),
-            conditions: join(conditions, drafts, &OURS, report.object.generation, now),
+            conditions: join(conditions, drafts, &CONDITIONS, report.object.generation, now),
         });
     }
     ancestors.truncate(MAX_ANCESTORS);
@@ -142,7 +236,7 @@ fn programmed_by_routes(ancestor: &AncestorReport, facts: impl Fn(&Key) -> Agent
         return Draft::new(PROGRAMMED, Status::True, reason::PROGRAMMED, "there is no route to rule yet");
     }
     // Of several routes the worst speaks for all.
-    let drafts = ancestor.routes.iter().map(|route| programmed(&facts(route)));
+    let drafts = ancestor.routes.iter().map(|route| programmed_by(&facts(route)));
     let worst = drafts.max_by_key(|draft| match (draft.status, draft.reason) {
         (Status::False, _) => 3,
         (Status::Unknown, reason::RECONCILING) => 2,
@@ -150,11 +244,11 @@ fn programmed_by_routes(ancestor: &AncestorReport, facts: impl Fn(&Key) -> Agent
         // A route without agents says nothing against those that have some.
         (Status::Unknown, _) => 0,
     });
-    worst.unwrap_or_else(|| programmed(&AgentFacts::default()))
+    worst.unwrap_or_else(|| programmed_by(&AgentFacts::default()))
 }
 
 /// What the agents make of an object.
-fn programmed(facts: &AgentFacts) -> Draft {
+fn programmed_by(facts: &AgentFacts) -> Draft {
     let AgentFacts { connected, in_sync, rejecting, .. } = facts;
     let draft = |status, reason, message: String| Draft::new(PROGRAMMED, status, reason, message);
     if *connected == 0 {
@@ -186,7 +280,7 @@ mod tests {
     #[test]
     fn agents_decide_whether_an_object_is_programmed() {
         let said = |facts: &AgentFacts| {
-            let draft = programmed(facts);
+            let draft = programmed_by(facts);
             (draft.status, draft.reason)
         };
         assert_eq!(said(&facts(0, 0, 0)), (Status::Unknown, reason::NO_AGENTS));
@@ -202,7 +296,7 @@ mod tests {
     fn a_rejection_says_how_many_agents_and_why() {
         let facts = AgentFacts { reason: Some("breaker: too odd".to_owned()), ..facts(5, 3, 2) };
         assert_eq!(
-            programmed(&facts).message,
+            programmed_by(&facts).message,
             "2 of 5 agents reject it and keep what they have: breaker: too odd"
         );
     }

@@ -16,7 +16,7 @@ use sluice_core::policy::SecretKey;
 use sluice_core::target_id::TargetId;
 use sluice_policy::Index;
 use sluice_policy::service::{Counting, Settings};
-use sluice_policy::status::{policy_status, route_status};
+use sluice_policy::status::{RouteKnown, policy_status, route_status};
 use sluice_policy::{compile, fleet::AgentFacts};
 use sluice_proto::feature::Feature;
 use sluice_proto::report::{BreakerSeen, Report, TargetAggregate, TargetTransition};
@@ -100,18 +100,14 @@ async fn a_rejected_route_keeps_its_last_good_and_the_status_says_why() {
 
     let compiled = compile(&index);
     let now = agent::at(1);
-    let status = route_status(&compiled.routes[&key("chat")], &said, &plane.fleet.breakers(), None, &now);
+    let breakers = plane.fleet.breakers();
+    let known = RouteKnown::of(&said, &breakers);
+    let status = route_status(&compiled.routes[&key("chat")], &known, None, &now);
     let programmed = status.conditions.iter().find(|c| c.type_ == "Programmed").unwrap();
     assert_eq!((programmed.status.as_str(), programmed.reason.as_str()), ("False", "PartiallyProgrammed"));
     assert!(programmed.message.starts_with("1 of 1 agents reject it"), "{}", programmed.message);
     assert_eq!(status.agents.as_ref().unwrap().rejecting, 1);
-    let again = route_status(
-        &compiled.routes[&key("chat")],
-        &said,
-        &plane.fleet.breakers(),
-        Some(&status),
-        &agent::at(99),
-    );
+    let again = route_status(&compiled.routes[&key("chat")], &known, Some(&status), &agent::at(99));
     assert_eq!(again, status, "nothing changed, nothing to write");
     let of_policy = policy_status(&compiled.policies[&key("p")], |route| plane.facts(route), None, &now);
     let programmed = &of_policy.ancestors[0].conditions[1];
@@ -386,7 +382,8 @@ async fn a_refused_credential_is_a_condition_of_the_route() {
     agent.apply(snapshot).await;
     let status = |route: &str| {
         let facts = plane.fleet.facts(&name(route));
-        route_status(&compiled.routes[&key(route)], &facts, &plane.fleet.breakers(), None, &agent::at(1))
+        let breakers = plane.fleet.breakers();
+        route_status(&compiled.routes[&key(route)], &RouteKnown::of(&facts, &breakers), None, &agent::at(1))
     };
     let said = |route: &str| {
         let conditions = status(route).conditions;

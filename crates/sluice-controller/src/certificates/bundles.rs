@@ -7,8 +7,7 @@
 //!
 //! Edge rules
 //! - One that is there and is ours is kept up to date also when nothing uses it any more: what mounts it may come back.
-//! - After a write, or an attempt at one, a namespace is left alone for [`BETWEEN`]: should someone else insist on
-//!   another content, that is a slow quarrel.
+//! - Should someone else insist on another content, that is a slow quarrel, see [`Pauses`].
 //! - Namespaces that this controller may not look into are told of, once.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,13 +21,14 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use parking_lot::Mutex;
 use serde_json::json;
-use sluice_policy::index::Index;
+use sluice_policy::index::{Index, Key};
 use tokio::time::Instant;
 
 use super::keeper::Adopted;
+use super::pauses::Pauses;
 use super::{BUNDLE_KEY, NAME};
 use crate::clock;
-use crate::lease::Tenure;
+use crate::lease::{Tenure, holds, within_tenure};
 use crate::metrics::ControllerMetrics;
 use crate::mirror::{Mirrored, mirror};
 use crate::namespaces::Namespaces;
@@ -38,8 +38,6 @@ use crate::status::FIELD_MANAGER;
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Between two looks at which namespaces use it.
 const LOOK: Duration = Duration::from_secs(1);
-/// Between two writes of one ConfigMap.
-const BETWEEN: Duration = Duration::from_secs(10);
 /// Writes at once.
 const AT_ONCE: usize = 8;
 /// How long a pod's creation waits for the ConfigMap of its namespace.
@@ -53,9 +51,12 @@ pub(crate) struct Seen {
 }
 
 /// What a namespace has, as far as is known.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    Has(Seen),
+    /// What it should.
+    Current,
+    /// Another content, or nobody's.
+    Other,
     Missing,
     /// The watch has not shown everything yet.
     Unknown,
@@ -111,9 +112,9 @@ impl Published {
 
     /// Sees to it that a namespace has one before a pod there needs it.
     pub(crate) async fn ensure(&self, namespace: &str) -> Result<(), Unpublished> {
-        match self.state(namespace) {
+        match self.state(namespace, "") {
             // An older one has authorities that are trusted still; the holder of the Lease brings it up to date.
-            State::Has(_) => Ok(()),
+            State::Current | State::Other => Ok(()),
             State::Unwatched => Err(Unpublished::Unwatched(namespace.to_owned())),
             State::Missing | State::Unknown => {
                 let bundle = self.bundle().ok_or(Unpublished::NoCertificate)?;
@@ -127,13 +128,17 @@ impl Published {
         self.adopted.borrow().as_ref().map(|material| material.bundle())
     }
 
-    fn state(&self, namespace: &str) -> State {
+    /// With what it should have.
+    fn state(&self, namespace: &str, bundle: &str) -> State {
         let by_name = self.seen.get(&Some(namespace.into())).or_else(|| self.seen.get(&None));
         let Some(mirrored) = by_name else { return State::Unwatched };
         let mirror = mirrored.borrow();
         let Some(present) = mirror.present() else { return State::Unknown };
-        let found = present.iter().find(|(key, _)| &*key.namespace == namespace);
-        found.map_or(State::Missing, |(_, seen)| State::Has(seen.clone()))
+        match present.get(&Key::new(namespace, NAME)) {
+            None => State::Missing,
+            Some(seen) if seen.ours && seen.bundle == bundle => State::Current,
+            Some(_) => State::Other,
+        }
     }
 
     /// Namespaces where there is one of ours.
@@ -188,28 +193,36 @@ impl Users {
 
 /// Writes them, while this replica holds the lease.
 pub(crate) struct BundleWriter {
-    pub(crate) published: Arc<Published>,
-    pub(crate) users: Users,
-    pub(crate) tenure: Tenure,
-    pub(crate) metrics: Arc<ControllerMetrics>,
-    /// Namespaces that are left alone until then.
-    pub(crate) rested: BTreeMap<Arc<str>, Instant>,
+    published: Arc<Published>,
+    users: Users,
+    tenure: Tenure,
+    metrics: Arc<ControllerMetrics>,
+    pauses: Pauses<Arc<str>>,
     /// Namespaces that were told of.
-    pub(crate) complained: BTreeSet<Arc<str>>,
+    complained: BTreeSet<Arc<str>>,
 }
 
 impl BundleWriter {
+    pub(crate) fn new(
+        published: Arc<Published>,
+        users: Users,
+        tenure: Tenure,
+        metrics: Arc<ControllerMetrics>,
+    ) -> Self {
+        Self { published, users, tenure, metrics, pauses: Pauses::default(), complained: BTreeSet::new() }
+    }
+
     /// Runs until it is dropped.
     pub(crate) async fn run(mut self) {
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             look.tick().await;
-            let Some(until) = *self.tenure.borrow() else { continue };
-            let Some(bundle) = self.published.bundle() else { continue };
-            let due = self.due(&bundle, clock::now());
+            let (tenure, now) = (self.tenure.clone(), clock::now());
+            let Some(bundle) = self.published.bundle().filter(|_| holds(&tenure, now)) else { continue };
+            let due = self.due(&bundle, now);
             // A tenure that ends takes the writes on their way with it.
-            let _ = tokio::time::timeout_at(until, self.write(due, bundle)).await;
+            let _ = within_tenure(&tenure, self.write(due, bundle)).await;
         }
     }
 
@@ -221,9 +234,9 @@ impl BundleWriter {
         wanted.retain(|namespace| !self.users.namespaces.is_ending(namespace));
         let mut unwatched = BTreeSet::new();
         for namespace in wanted {
-            match self.published.state(&namespace) {
-                State::Has(seen) if seen.bundle == bundle && seen.ours => published += 1,
-                State::Has(_) | State::Missing => behind.push(namespace),
+            match self.published.state(&namespace, bundle) {
+                State::Current => published += 1,
+                State::Other | State::Missing => behind.push(namespace),
                 State::Unknown => {}
                 State::Unwatched => drop(unwatched.insert(namespace)),
             }
@@ -236,8 +249,7 @@ impl BundleWriter {
             );
         }
         self.complained = unwatched;
-        self.rested.retain(|_, until| now < *until);
-        behind.retain(|namespace| !self.rested.contains_key(namespace));
+        behind.retain(|namespace| !self.pauses.rests(namespace, now));
         behind
     }
 
@@ -250,7 +262,7 @@ impl BundleWriter {
             })
             .buffer_unordered(AT_ONCE);
         while let Some((answer, namespace)) = answers.next().await {
-            self.rested.insert(namespace.clone(), clock::now() + BETWEEN);
+            self.pauses.wrote(namespace.clone(), clock::now());
             match answer {
                 Ok(()) => tracing::info!(%namespace, config_map = NAME, "authorities published"),
                 Err(error) => {
@@ -294,17 +306,10 @@ mod tests {
             own: "sluice-system".into(),
             index: index.clone(),
             pods: Arc::default(),
-            namespaces: Namespaces::of(&[("asks", true), ("other", false)]),
+            namespaces: Namespaces::of(server.client(), &[("asks", true), ("other", false)]),
         };
         let (sender, tenure) = tokio::sync::watch::channel(Some(clock::now() + Duration::from_hours(1)));
-        let writer = BundleWriter {
-            published: Arc::new(published),
-            users,
-            tenure,
-            metrics: Arc::default(),
-            rested: BTreeMap::new(),
-            complained: BTreeSet::new(),
-        };
+        let writer = BundleWriter::new(Arc::new(published), users, tenure, Arc::default());
         World { server, keeper, writer, index, tasks, _tenure: sender }
     }
 
@@ -342,14 +347,14 @@ mod tests {
         world.index.lock().apply_route(route("routes"), 0);
         world.keeper.look().await.unwrap();
         let bundle = world.writer.published.bundle().unwrap();
-        world.synced(|published| published.state("asks") == State::Missing).await;
+        world.synced(|published| published.state("asks", "") == State::Missing).await;
         let due = world.writer.due(&bundle, clock::now());
         assert_eq!(due.iter().map(|name| &**name).collect::<Vec<_>>(), ["asks", "routes", "sluice-system"]);
         world.writer.write(due, bundle.clone()).await;
         assert_eq!(world.bundle_of("routes").await.unwrap(), bundle);
         assert_eq!(world.bundle_of("other").await, None);
         world.synced(|published| published.present().len() == 3).await;
-        let (writes, later) = (world.server.writes(), clock::now() + BETWEEN);
+        let (writes, later) = (world.server.writes(), clock::now() + Duration::from_secs(2));
         assert_eq!(world.writer.due(&bundle, clock::now()), Vec::<Arc<str>>::new());
         assert_eq!(world.server.writes(), writes);
 
@@ -359,15 +364,15 @@ mod tests {
         asks.patch(NAME, &PatchParams::apply("someone").force(), &Patch::Apply(&other)).await.unwrap();
         let routes = Api::<ConfigMap>::namespaced(world.server.client(), "routes");
         routes.delete(NAME, &kube::api::DeleteParams::default()).await.unwrap();
-        world.synced(|published| published.state("routes") == State::Missing).await;
+        world.synced(|published| published.state("routes", "") == State::Missing).await;
         assert_eq!(world.writer.due(&bundle, clock::now()), Vec::<Arc<str>>::new(), "no quarrel");
         let due = world.writer.due(&bundle, later);
         assert_eq!(due.iter().map(|name| &**name).collect::<Vec<_>>(), ["asks", "routes"]);
         // The route is gone, and its ConfigMap is ours: what mounts it may come back.
-        world.index.lock().delete_route(&sluice_policy::index::Key::new("routes", "chat"));
+        world.index.lock().delete_route(&Key::new("routes", "chat"));
         world.writer.write(due, bundle.clone()).await;
         world.synced(|published| published.present().len() == 3).await;
-        assert_eq!(world.writer.due("next", later + 2 * BETWEEN).len(), 3);
+        assert_eq!(world.writer.due("next", later + Duration::from_mins(2)).len(), 3);
     }
 
     #[tokio::test]
@@ -376,15 +381,15 @@ mod tests {
         world.index.lock().apply_route(route("elsewhere"), 0);
         world.keeper.look().await.unwrap();
         let bundle = world.writer.published.bundle().unwrap();
-        world.synced(|published| published.state("asks") == State::Missing).await;
-        world.synced(|published| published.state("sluice-system") == State::Missing).await;
+        world.synced(|published| published.state("asks", "") == State::Missing).await;
+        world.synced(|published| published.state("sluice-system", "") == State::Missing).await;
         world.server.forbid("asks", true);
         let due = world.writer.due(&bundle, clock::now());
         assert_eq!(due.len(), 2, "{due:?}");
         assert_eq!(world.writer.complained.iter().map(|name| &**name).collect::<Vec<_>>(), ["elsewhere"]);
         world.writer.write(due, bundle.clone()).await;
         world.server.forbid("asks", false);
-        let due = world.writer.due(&bundle, clock::now() + BETWEEN);
+        let due = world.writer.due(&bundle, clock::now() + Duration::from_secs(2));
         world.writer.write(due, bundle.clone()).await;
         assert!(world.bundle_of("asks").await.is_some());
         assert_eq!(world.bundle_of("elsewhere").await, None);
@@ -400,7 +405,7 @@ mod tests {
         world.keeper.look().await.unwrap();
         world.writer.published.ensure("new").await.unwrap();
         assert_eq!(world.bundle_of("new").await, world.writer.published.bundle());
-        world.synced(|published| matches!(published.state("new"), State::Has(_))).await;
+        world.synced(|published| published.state("new", "") == State::Other).await;
         let writes = world.server.writes();
         world.writer.published.ensure("new").await.unwrap();
         assert_eq!(world.server.writes(), writes);

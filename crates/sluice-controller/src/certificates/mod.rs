@@ -6,6 +6,7 @@
 //! | [`keeper`] | keeps the Secret, whichever replica is first |
 //! | [`bundles`] | the ConfigMap in each namespace that uses it |
 //! | [`webhooks`] | what the API server trusts when it calls the webhook |
+//! | [`pauses`] | how often these two write |
 //!
 //! Every replica may do what is due to the Secret: each write names the version that it replaces, so of two who try,
 //! one succeeds and the other adopts what that one made. What is published is written by the holder of the Lease.
@@ -13,6 +14,7 @@
 pub(crate) mod bundles;
 pub(crate) mod keeper;
 pub(crate) mod material;
+mod pauses;
 pub(crate) mod webhooks;
 
 use std::sync::Arc;

@@ -12,18 +12,16 @@ use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::keeper::Adopted;
+use super::pauses::Pauses;
 use crate::clock;
-use crate::lease::Tenure;
+use crate::lease::{Tenure, holds, within_tenure};
 use crate::mirror::{Mirrored, mirror};
 use crate::status::FIELD_MANAGER;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(1);
-/// Between two writes: should someone else insist on another content, that is a slow quarrel.
-const BETWEEN: Duration = Duration::from_secs(10);
 
 /// Webhooks by name, and what the API server trusts of each.
 type Trusts = BTreeMap<String, Vec<u8>>;
@@ -55,24 +53,24 @@ impl TrustWriter {
     pub(crate) async fn run(self) {
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut rested: Option<Instant> = None;
+        let mut pauses = Pauses::default();
         loop {
             look.tick().await;
             let now = clock::now();
-            if rested.is_some_and(|until| now < until) {
+            if pauses.rests(&(), now) {
                 continue;
             }
-            let (Some(until), Some(patch)) = (*self.tenure.borrow(), self.due()) else { continue };
-            rested = Some(now + BETWEEN);
+            let Some(patch) = self.due().filter(|_| holds(&self.tenure, now)) else { continue };
+            pauses.wrote((), now);
             let parameters = PatchParams::apply(FIELD_MANAGER).force();
             let patch = Patch::Apply(&patch);
             let written = self.configurations.patch(&self.name, &parameters, &patch);
-            match tokio::time::timeout_at(until, written).await {
-                Ok(Ok(_)) => tracing::info!(configuration = self.name, "the API server trusts the webhook"),
-                Ok(Err(error)) => {
+            match within_tenure(&self.tenure, written).await {
+                Some(Ok(_)) => tracing::info!(configuration = self.name, "the API server trusts the webhook"),
+                Some(Err(error)) => {
                     tracing::warn!(configuration = self.name, %error, "caBundle was not written: it is tried again");
                 }
-                Err(_) => {}
+                None => {}
             }
         }
     }

@@ -6,7 +6,7 @@
 //! Mechanics: the holder of the Lease lists, now and then, the metadata of pods that should have the label of an agent
 //! and don't. In a sound cluster these are few. Each is read once, to say why.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ use sluice_policy::index::Key;
 use tokio::sync::watch;
 
 use super::pod::{self, INJECT, Left};
-use crate::lease::Tenure;
+use crate::clock;
+use crate::lease::{Tenure, holds};
 use crate::metrics::ControllerMetrics;
 use crate::namespaces::Namespaces;
 use crate::pods::INJECTED;
@@ -44,6 +45,8 @@ pub(crate) struct MissingAgent {
 pub(crate) enum Why {
     /// The webhook was not asked, or did not answer.
     NotInjected,
+    /// The webhook is not asked about its namespace.
+    Unwatched,
     HostNetwork,
     Windows,
     NameTaken,
@@ -54,6 +57,7 @@ impl Why {
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::NotInjected => "not-injected",
+            Self::Unwatched => "unwatched",
             Self::HostNetwork => "host-network",
             Self::Windows => "windows",
             Self::NameTaken => "name-taken",
@@ -66,6 +70,9 @@ impl Why {
         match self {
             Self::NotInjected => {
                 "the pod asked for an agent and runs without one: it was made before its namespace asked or while the webhook was away; delete it, or restart its workload, to have it injected"
+            }
+            Self::Unwatched => {
+                "the pod asked for an agent and runs without one: its namespace is not among those that Sluice looks into; add it to watchNamespaces"
             }
             Self::HostNetwork => {
                 "the pod asked for an agent and can't have one: with hostNetwork its ports would be the node's; use a gateway"
@@ -96,6 +103,8 @@ pub(crate) type MissingAgents = watch::Receiver<BTreeMap<Arc<str>, MissingAgent>
 pub(crate) struct Search {
     client: Client,
     namespaces: Namespaces,
+    /// Those that this controller looks into; `None`: all.
+    watched: Option<BTreeSet<Arc<str>>>,
     tenure: Tenure,
     metrics: Arc<ControllerMetrics>,
     /// What was found of each pod that has been read.
@@ -107,11 +116,12 @@ impl Search {
     pub(crate) fn new(
         client: Client,
         namespaces: Namespaces,
+        watched: Option<BTreeSet<Arc<str>>>,
         tenure: Tenure,
         metrics: Arc<ControllerMetrics>,
     ) -> (Self, MissingAgents) {
         let (found, receiver) = watch::channel(BTreeMap::new());
-        (Self { client, namespaces, tenure, metrics, read: BTreeMap::new(), found }, receiver)
+        (Self { client, namespaces, watched, tenure, metrics, read: BTreeMap::new(), found }, receiver)
     }
 
     /// Runs until it is dropped.
@@ -120,7 +130,7 @@ impl Search {
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             look.tick().await;
-            if self.tenure.borrow().is_none() || !self.namespaces.are_known() {
+            if !holds(&self.tenure, clock::now()) || !self.namespaces.are_known() {
                 self.read.clear();
                 self.tell(None);
                 continue;
@@ -147,7 +157,11 @@ impl Search {
             if pod.metadata.uid.as_deref() != Some(&**uid) {
                 continue;
             }
-            let why = Why::of(&pod, self.namespaces.asks(&key.namespace));
+            let mut why = Why::of(&pod, self.namespaces.asks(&key.namespace));
+            let unwatched = self.watched.as_ref().is_some_and(|watched| !watched.contains(&key.namespace));
+            if why == Some(Why::NotInjected) && unwatched {
+                why = Some(Why::Unwatched);
+            }
             let missing = why.map(|why| MissingAgent { pod: key.clone(), uid: uid.clone(), why });
             self.read.insert(uid.clone(), missing);
         }
@@ -179,10 +193,10 @@ impl Search {
 
     fn tell(&self, found: Option<BTreeMap<Arc<str>, MissingAgent>>) {
         let counts = found.as_ref().map(|found| {
-            let all = [Why::NotInjected, Why::HostNetwork, Why::Windows, Why::NameTaken];
+            let all = [Why::NotInjected, Why::Unwatched, Why::HostNetwork, Why::Windows, Why::NameTaken];
             all.map(|why| (why.as_str(), found.values().filter(|missing| missing.why == why).count()))
         });
-        self.metrics.without_agent(counts.as_ref().map(<[_; 4]>::as_slice));
+        self.metrics.without_agent(counts.as_ref().map(<[_; 5]>::as_slice));
         let found = found.unwrap_or_default();
         self.found.send_if_modified(|before| {
             for missing in found.values().filter(|missing| !before.contains_key(&missing.uid)) {
@@ -226,15 +240,16 @@ mod tests {
             server.put("api/v1/pods", pod);
         }
         let (_tenure, tenure) = watch::channel(None);
-        let namespaces = Namespaces::of(&[("asks", true), ("plain", false)]);
-        let (mut search, found) = Search::new(server.client(), namespaces, tenure, Arc::default());
+        let namespaces = Namespaces::of(server.client(), &[("asks", true), ("plain", false)]);
+        let watched = Some([Arc::from("asks")].into());
+        let (mut search, found) = Search::new(server.client(), namespaces, watched, tenure, Arc::default());
         search.look().await.unwrap();
         let told: Vec<(String, Why)> =
             found.borrow().values().map(|missing| (missing.pod.to_string(), missing.why)).collect();
         let mut wanted = vec![
             ("asks/host".to_owned(), Why::HostNetwork),
             ("asks/older".to_owned(), Why::NotInjected),
-            ("plain/asks-itself".to_owned(), Why::NotInjected),
+            ("plain/asks-itself".to_owned(), Why::Unwatched),
         ];
         wanted.sort_by_key(|(name, _)| format!("uid-{}", name.split_once('/').unwrap().1));
         assert_eq!(told, wanted);

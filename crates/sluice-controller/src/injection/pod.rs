@@ -31,15 +31,6 @@ pub(crate) fn asks(value: &str) -> bool {
     matches!(value, "enabled" | "true")
 }
 
-/// What is known of the pod's namespace.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Surroundings {
-    /// Every pod that does not refuse.
-    pub(crate) namespace_asks: bool,
-    /// Some route passes the caller's own credential on: a placeholder must not take its place.
-    pub(crate) passes_credentials: bool,
-}
-
 /// Why a pod stays as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Left {
@@ -92,7 +83,7 @@ impl Left {
     }
 }
 
-/// Whether a pod is to have an agent.
+/// Whether a pod is to have an agent. `namespace_asks`: for every pod that does not refuse.
 pub(crate) fn judge(pod: &Pod, namespace_asks: bool) -> Result<(), Left> {
     let label = pod.metadata.labels.as_ref().and_then(|labels| labels.get(INJECT)).map(String::as_str);
     let itself = label.is_some_and(asks);
@@ -171,8 +162,9 @@ impl Add {
     }
 }
 
-/// What makes it a pod with an agent.
-pub(crate) fn additions(pod: &Pod, sidecar: &Sidecar, surroundings: Surroundings) -> Vec<Add> {
+/// What makes it a pod with an agent. `passes_credentials`: some route passes the caller's own credential on, and a
+/// placeholder must not take its place.
+pub(crate) fn additions(pod: &Pod, sidecar: &Sidecar, passes_credentials: bool) -> Vec<Add> {
     let Some(spec) = &pod.spec else { return Vec::new() };
     let mut additions = vec![if pod.metadata.labels.is_some() {
         Add::at(format!("/metadata/labels/{}", INJECTED.replace('/', "~1")), json!("sidecar"))
@@ -186,7 +178,7 @@ pub(crate) fn additions(pod: &Pod, sidecar: &Sidecar, surroundings: Surroundings
         let others = spec.containers.iter().enumerate();
         let others = others.map(|(place, container)| (format!("/spec/containers/{place}/env"), container));
         for (path, container) in init.chain(others) {
-            let env = missing_env(container, surroundings).map(|variable| json!(variable)).collect();
+            let env = missing_env(container, passes_credentials).map(|variable| json!(variable)).collect();
             additions.extend(Add::to_list(&path, container.env.is_some(), false, env));
         }
     }
@@ -199,11 +191,11 @@ pub(crate) fn additions(pod: &Pod, sidecar: &Sidecar, surroundings: Surroundings
 }
 
 /// The variables by which a container's SDKs find the agent, without those that it sets itself.
-fn missing_env(container: &Container, surroundings: Surroundings) -> impl Iterator<Item = EnvVar> {
+fn missing_env(container: &Container, passes_credentials: bool) -> impl Iterator<Item = EnvVar> {
     let base = format!("http://127.0.0.1:{APPLICATIONS_PORT}");
     let mut wanted = vec![("OPENAI_BASE_URL", format!("{base}/v1")), ("ANTHROPIC_BASE_URL", base)];
     let may_bring_keys = container.env_from.as_ref().is_some_and(|sources| !sources.is_empty());
-    if !may_bring_keys && !surroundings.passes_credentials {
+    if !may_bring_keys && !passes_credentials {
         let placeholder = "replaced-by-sluice".to_owned();
         wanted.extend([("OPENAI_API_KEY", placeholder.clone()), ("ANTHROPIC_API_KEY", placeholder)]);
     }
@@ -236,8 +228,8 @@ mod tests {
     }
 
     /// The pod as the API server makes it of the answer.
-    fn injected(pod: &Value, surroundings: Surroundings) -> Value {
-        let additions = additions(&read(pod), &Sidecar::default(), surroundings);
+    fn injected(pod: &Value, passes_credentials: bool) -> Value {
+        let additions = additions(&read(pod), &Sidecar::default(), passes_credentials);
         let patch: json_patch::Patch = serde_json::from_value(json!(additions)).unwrap();
         let mut patched = pod.clone();
         json_patch::patch(&mut patched, &patch).unwrap();
@@ -291,8 +283,7 @@ mod tests {
 
     #[test]
     fn the_agent_starts_first_lives_on_and_is_added_once() {
-        let pod =
-            injected(&pod(&json!({INJECT: "enabled"}), &json!({"name": "app"})), Surroundings::default());
+        let pod = injected(&pod(&json!({INJECT: "enabled"}), &json!({"name": "app"})), false);
         let pod = read(&pod);
         let spec = pod.spec.as_ref().unwrap();
         let init = spec.init_containers.as_ref().unwrap();
@@ -307,7 +298,7 @@ mod tests {
     #[test]
     fn applications_find_it_unless_they_say_otherwise() {
         let plain = pod(&json!({}), &json!({"name": "app"}));
-        let spec = read(&injected(&plain, Surroundings::default())).spec.unwrap();
+        let spec = read(&injected(&plain, false)).spec.unwrap();
         for container in spec.containers.iter().chain(&spec.init_containers.unwrap()[1..]) {
             let env = env(container);
             assert_eq!(env["OPENAI_BASE_URL"], "http://127.0.0.1:8110/v1");
@@ -316,16 +307,15 @@ mod tests {
         }
         let own = json!({"name": "app", "env": [{"name": "OPENAI_BASE_URL", "value": "https://mine"}],
             "envFrom": [{"secretRef": {"name": "keys"}}]});
-        let spec = read(&injected(&pod(&json!({}), &own), Surroundings::default())).spec.unwrap();
+        let spec = read(&injected(&pod(&json!({}), &own), false)).spec.unwrap();
         let env_of = env(&spec.containers[0]);
         assert_eq!(env_of["OPENAI_BASE_URL"], "https://mine");
         assert!(!env_of.contains_key("OPENAI_API_KEY"), "envFrom may bring one");
-        let passing = Surroundings { passes_credentials: true, ..Surroundings::default() };
-        let spec = read(&injected(&plain, passing)).spec.unwrap();
+        let spec = read(&injected(&plain, true)).spec.unwrap();
         assert!(!env(&spec.containers[0]).contains_key("OPENAI_API_KEY"));
         let mut left = plain;
         left["metadata"]["annotations"] = json!({INJECT_ENV: "disabled"});
-        assert!(read(&injected(&left, Surroundings::default())).spec.unwrap().containers[0].env.is_none());
+        assert!(read(&injected(&left, false)).spec.unwrap().containers[0].env.is_none());
     }
 
     #[test]
@@ -333,7 +323,7 @@ mod tests {
         let mut pod = pod(&json!({"app": "a"}), &json!({"name": "app", "ofTheFuture": 2, "env": []}));
         pod["spec"]["initContainers"][0]["ofTheFuture"] = json!(1);
         pod["spec"]["alsoNew"] = json!({"deep": [1]});
-        let pod = injected(&pod, Surroundings::default());
+        let pod = injected(&pod, false);
         assert_eq!(pod["spec"]["initContainers"][0]["ofTheFuture"], Value::Null, "the agent's");
         assert_eq!(pod["spec"]["initContainers"][1]["ofTheFuture"], json!(1));
         assert_eq!(pod["spec"]["initContainers"][1]["name"], json!("migrate"));
@@ -376,7 +366,7 @@ mod tests {
                 pod["spec"]["volumes"] = volumes.iter().map(|name| json!({"name": name})).collect();
             }
             prop_assert_eq!(judge(&read(&pod), true), Ok(()));
-            let patched = injected(&pod, Surroundings { namespace_asks: true, passes_credentials });
+            let patched = injected(&pod, passes_credentials);
             prop_assert_eq!(judge(&read(&patched), true), Err(Left::HasAgent));
             let lists = [("initContainers", 1), ("containers", 0), ("volumes", 0)];
             for (list, skip) in lists {

@@ -29,7 +29,7 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-use super::pod::{self, Surroundings};
+use super::pod::{self, Left};
 use super::review::{self, Answer};
 use crate::certificates::bundles::Published;
 use crate::config::Sidecar;
@@ -49,12 +49,12 @@ const DRAIN_WITHIN: Duration = Duration::from_secs(5);
 
 /// What is known when a question comes.
 pub(crate) struct Injector {
-    pub(crate) sidecar: Sidecar,
-    pub(crate) namespaces: Namespaces,
-    pub(crate) index: Arc<Mutex<Index>>,
-    pub(crate) published: Arc<Published>,
-    pub(crate) metrics: Arc<ControllerMetrics>,
-    pub(crate) turns: Semaphore,
+    sidecar: Sidecar,
+    namespaces: Namespaces,
+    index: Arc<Mutex<Index>>,
+    published: Arc<Published>,
+    metrics: Arc<ControllerMetrics>,
+    turns: Semaphore,
 }
 
 impl Injector {
@@ -91,25 +91,31 @@ impl Injector {
                 return Answer::new(uid, &[], vec![told]);
             }
         };
-        let surroundings = Surroundings {
-            namespace_asks: self.namespaces.asks(&request.namespace),
-            passes_credentials: passes_credentials(&self.index.lock(), &request.namespace),
-        };
-        match pod::judge(&pod, surroundings.namespace_asks) {
+        match self.judge(&pod, &request.namespace).await {
             Err(left) => {
                 self.metrics.judged(left.as_str());
                 Answer::new(uid, &[], left.warning().into_iter().collect())
             }
-            Ok(()) => self.inject(&request, &pod, surroundings).await,
+            Ok(()) => self.inject(&request, &pod).await,
         }
     }
 
-    async fn inject(
-        &self,
-        request: &review::Request<'_>,
-        pod: &Pod,
-        surroundings: Surroundings,
-    ) -> serde_json::Result<Answer> {
+    /// As the watch shows the namespace. Where by that nobody asked, the API server, which chose to ask us, may know
+    /// better: the namespace may have got its label just now.
+    async fn judge(&self, pod: &Pod, namespace: &str) -> Result<(), Left> {
+        match pod::judge(pod, self.namespaces.asks(namespace)) {
+            Err(Left::NotAsked) => match self.namespaces.asks_now(namespace).await {
+                Ok(asks) => pod::judge(pod, asks),
+                Err(error) => {
+                    tracing::warn!(namespace, %error, "whether a namespace asks for agents could not be looked up: a pod gets none");
+                    Err(Left::NotAsked)
+                }
+            },
+            judged => judged,
+        }
+    }
+
+    async fn inject(&self, request: &review::Request<'_>, pod: &Pod) -> serde_json::Result<Answer> {
         let mut warnings = pod::warnings(pod);
         // Its name is not made yet where only a prefix is given.
         let metadata = &pod.metadata;
@@ -119,7 +125,8 @@ impl Injector {
             tracing::warn!(namespace = request.namespace, pod = name, %error, "an agent will have to wait for the control plane's authority");
             warnings.push(format!("Sluice's agent can't trust its control plane yet: {error}"));
         }
-        let additions = pod::additions(pod, &self.sidecar, surroundings);
+        let passes_credentials = passes_credentials(&self.index.lock(), &request.namespace);
+        let additions = pod::additions(pod, &self.sidecar, passes_credentials);
         tracing::debug!(namespace = request.namespace, pod = name, dry_run, "a pod gets an agent");
         self.metrics.judged("injected");
         Answer::new(request.uid.clone(), &additions, warnings)
@@ -216,7 +223,8 @@ mod tests {
         let watched = ["team", "plain"].map(Arc::from).into();
         // Without its watches it knows nothing, and so writes each time.
         let (published, _watches) = Published::new(server.client(), adopted, Some(&watched));
-        let namespaces = Namespaces::of(&[("team", true), ("plain", false), ("elsewhere", true)]);
+        let known = [("team", true), ("plain", false), ("elsewhere", true)];
+        let namespaces = Namespaces::of(server.client(), &known);
         let sidecar = Sidecar { image: "sluice:1".to_owned(), ..Sidecar::default() };
         let injector = Injector::new(sidecar, namespaces, index.clone(), Arc::new(published), Arc::default());
         World { server, index, router: router(Arc::new(injector)) }
@@ -409,6 +417,15 @@ mod tests {
         let (after, warnings) = world.make("team", &pod).await;
         assert_eq!(after, pod);
         assert!(warnings.len() == 1 && warnings[0].contains("hostNetwork"), "{warnings:?}");
+    }
+
+    #[tokio::test]
+    async fn a_label_that_the_watch_has_not_shown_yet_counts() {
+        let world = world().await;
+        let labels = json!({"sluice.dev/inject": "enabled"});
+        world.server.put("api/v1/namespaces", json!({"metadata": {"name": "plain", "labels": labels}}));
+        let (after, _) = world.make("plain", &of_deployment()).await;
+        assert!(has_agent(&after));
     }
 
     #[tokio::test]

@@ -101,6 +101,22 @@ impl Compiled {
     }
 }
 
+impl Compiled {
+    /// Leaves some namespaces as they were before; those that were not there are not there yet.
+    pub fn keep(&mut self, before: &Self, namespaces: &BTreeSet<Arc<str>>) {
+        let kept = |key: &Key| namespaces.contains(&key.namespace);
+        self.namespaces.retain(|namespace, _| !namespaces.contains(namespace));
+        self.routes.retain(|key, _| !kept(key));
+        self.policies.retain(|key, _| !kept(key));
+        let of = before.namespaces.iter().filter(|(namespace, _)| namespaces.contains(*namespace));
+        self.namespaces.extend(of.map(|(namespace, policies)| (namespace.clone(), policies.clone())));
+        let of = before.routes.iter().filter(|(key, _)| kept(key));
+        self.routes.extend(of.map(|(key, report)| (key.clone(), report.clone())));
+        let of = before.policies.iter().filter(|(key, _)| kept(key));
+        self.policies.extend(of.map(|(key, report)| (key.clone(), report.clone())));
+    }
+}
+
 fn secret_keys(route: &RoutePolicy) -> impl Iterator<Item = &SecretKey> {
     route.targets.iter().filter_map(|target| match &target.credential {
         Credential::Secret(key) => Some(key),
@@ -217,6 +233,7 @@ impl<'a> Namespace<'a> {
         for policy in unreadable.copied().collect::<Vec<&PolicyEntry>>() {
             let held = self.routes.iter().map(|route| &route.age.key).filter(|key| {
                 let refs = policy.newest.as_ref().map(|newest| &newest.spec.target_refs);
+                let refs = refs.or_else(|| policy.unread.as_ref()?.target_refs.as_ref());
                 refs.is_none_or(|refs| refs.iter().any(|reference| merge::names(reference, key)))
             });
             self.out.held.extend(held.map(route_name));

@@ -3,11 +3,12 @@
 //! Compilation knows `Accepted` and `ResolvedRefs` for certain. `Programmed` is for the agents to say, unless
 //! compilation already knows that it cannot be true; then the draft is here and agents are not asked.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sluice_api::conditions::{ACCEPTED, PROGRAMMED, RESOLVED_REFS, reason};
-use sluice_api::policy::TargetKind;
+use sluice_api::policy::{TargetGroup, TargetKind, TargetRef};
 use sluice_api::route::WorkloadSelector;
 use sluice_api::status::AncestorRef;
 use sluice_core::policy::{ObjectKind, ObjectRef, RoutePolicy};
@@ -148,9 +149,7 @@ pub(super) fn policy(
     routes: &BTreeMap<Key, RouteEntry>,
 ) -> PolicyReport {
     let object = newest_ref(entry, ObjectKind::ReliabilityPolicy);
-    // What it names now, or what its last good version names when now cannot be read.
-    let named = entry.newest.as_ref().or(entry.good.as_ref().map(|good| &good.object));
-    let refs = named.map_or(&[][..], |policy| &policy.spec.target_refs[..]);
+    let refs = target_refs(entry);
     let ancestors: BTreeSet<Ancestor> = refs.iter().map(Ancestor::of).collect();
     let ancestors = ancestors.into_iter().map(|ancestor| {
         let sections = refs.iter().filter(|reference| Ancestor::of(reference) == ancestor);
@@ -158,6 +157,25 @@ pub(super) fn policy(
         ancestor_report(entry, &ancestor, &Named { sections, standings, routes })
     });
     PolicyReport { object, ancestors: ancestors.collect() }
+}
+
+/// What it names now, as far as that can be read, or else what its last good version names. Of a policy of which nothing
+/// can be read, every route of the namespace is held: so that is what its status is about.
+fn target_refs(entry: &PolicyEntry) -> Cow<'_, [TargetRef]> {
+    let newest = entry.newest.as_ref().map(|policy| &policy.spec.target_refs);
+    let unread = || entry.unread.as_ref()?.target_refs.as_ref();
+    let good = || Some(&entry.good.as_ref()?.object.spec.target_refs);
+    if let Some(refs) = newest.or_else(unread).or_else(good) {
+        return Cow::Borrowed(refs);
+    }
+    let namespace = entry.age.key.namespace.to_string();
+    let all = TargetRef {
+        group: TargetGroup::Core,
+        kind: TargetKind::Namespace,
+        name: namespace,
+        section_name: None,
+    };
+    Cow::Owned(entry.unread.is_some().then_some(all).into_iter().collect())
 }
 
 /// What one ancestor is judged by.

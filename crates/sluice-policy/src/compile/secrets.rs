@@ -10,7 +10,7 @@ use sluice_api::conditions::reason;
 use sluice_core::policy::{Credential, RoutePolicy, SecretKey, SecretValue};
 use sluice_proto::bounds;
 
-use crate::index::{Index, Key};
+use crate::index::{Index, Key, SecretsUnreadable};
 
 /// One version of one key of a Secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +77,13 @@ fn look_up(
     key: &SecretKey,
 ) -> Result<SecretVersion, (&'static str, String)> {
     let of = Key { namespace: Arc::clone(namespace), name: Arc::clone(&key.name) };
+    if let Some(why) = index.secrets_unreadable(namespace) {
+        return Err((reason::SECRET_NOT_READABLE, unreadable(&of, why)));
+    }
     let Some(secret) = index.secret(&of) else {
+        if let Some(why) = index.failed_secret(&of) {
+            return Err((reason::SECRET_NOT_READABLE, format!("Secret {of} can't be read yet: {why}")));
+        }
         return Err((reason::SECRET_NOT_FOUND, format!("Secret {of} does not exist: create it")));
     };
     let Some(value) = value(secret, &key.key) else {
@@ -93,6 +99,20 @@ fn look_up(
         resource_version: text(&secret.metadata.resource_version),
         value: SecretValue::new(value),
     })
+}
+
+fn unreadable(secret: &Key, why: SecretsUnreadable) -> String {
+    let Key { namespace, .. } = secret;
+    match why {
+        SecretsUnreadable::NotWatched => format!(
+            "Secret {secret} is in a namespace that the controller may not read Secrets of: add {namespace} to the \
+             chart's watchNamespaces"
+        ),
+        SecretsUnreadable::Forbidden => format!(
+            "Secret {secret} can't be read: the controller has no right to list, watch and get Secrets of namespace \
+             {namespace}; give it a Role there, as the chart's watchNamespaces does"
+        ),
+    }
 }
 
 /// `stringData` rules over `data`, as when an API server takes a manifest.
