@@ -65,7 +65,6 @@ impl Why {
     }
 
     /// What is wrong and what helps, for whoever owns the pod: an Event's note.
-    #[allow(dead_code, reason = "for Events")]
     pub(crate) const fn note(self) -> &'static str {
         match self {
             Self::NotInjected => {
