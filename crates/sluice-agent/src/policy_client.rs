@@ -26,6 +26,7 @@ use tonic::{Code, Status};
 
 use crate::agent::Shared;
 use crate::control_plane::{ControlPlane, Unreachable};
+use crate::report::Told;
 
 /// From the hello to the head of the answer, a review of the token included.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
@@ -153,6 +154,7 @@ async fn relay(
     outgoing: &mpsc::Sender<AgentMessage>,
 ) -> Result<(), Status> {
     let mut transitions = shared.store.transitions();
+    let mut told = Told::default();
     let mut reports = tokio::time::interval(REPORT_INTERVAL);
     reports.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
@@ -171,7 +173,8 @@ async fn relay(
                 }
             },
             _ = reports.tick() => {
-                let report = crate::report::aggregate(shared);
+                // Most agents are idle at most of their targets: a fleet that says so every second is a load of its own.
+                let Some(report) = told.news(crate::report::aggregate(shared)) else { continue };
                 send(outgoing, agent_message::Message::Report(report.encode())).await?;
             }
         }

@@ -56,6 +56,27 @@ pub(crate) fn aggregate(shared: &Shared) -> Report {
     Report { transitions: Vec::new(), targets: targets.into_values().collect(), store: Some(store) }
 }
 
+/// What a stream has been told.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    targets: BTreeMap<TargetId, TargetAggregate>,
+    store: Option<StoreHealth>,
+}
+
+impl Told {
+    /// What of a report is new; `None`: nothing.
+    pub(crate) fn news(&mut self, mut report: Report) -> Option<Report> {
+        report.targets.retain(|target| self.targets.get(&target.target) != Some(target));
+        self.targets.extend(report.targets.iter().map(|target| (target.target.clone(), target.clone())));
+        if report.store == self.store {
+            report.store = None;
+        } else {
+            self.store.clone_from(&report.store);
+        }
+        (report != Report::default()).then_some(report)
+    }
+}
+
 /// Brings the metrics up to date that are counted elsewhere.
 pub(crate) fn read_metrics(shared: &Shared) {
     let policies = shared.policies.load();
@@ -217,5 +238,40 @@ fn breaker(view: Option<TargetView>, not_asked: Duration) -> BreakerView {
         probes_out: view.probes_out,
         ramping: view.ramping,
         opened_by: view.opened_by.map(|traceparent| traceparent.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(name: &str, admitted: u64) -> TargetAggregate {
+        TargetAggregate {
+            target: TargetId::of("ns", name, "https://x", ""),
+            in_flight: 0,
+            limit: 1,
+            admitted,
+            refused: 0,
+            failed_over: 0,
+            breaker: None,
+            credential: None,
+        }
+    }
+
+    fn report(targets: Vec<TargetAggregate>, store: StoreHealth) -> Report {
+        Report { transitions: Vec::new(), targets, store: Some(store) }
+    }
+
+    #[test]
+    fn a_stream_is_told_everything_once_and_then_what_changes() {
+        let mut told = Told::default();
+        let first = report(vec![target("a", 1), target("b", 1)], StoreHealth::Shared);
+        assert_eq!(told.news(first.clone()), Some(first.clone()));
+        assert_eq!(told.news(first), None);
+        let busy = report(vec![target("a", 2), target("b", 1)], StoreHealth::Shared);
+        assert_eq!(told.news(busy), Some(Report { targets: vec![target("a", 2)], ..Report::default() }));
+        let away = StoreHealth::Unreachable { reason: "x".to_owned() };
+        let cut_off = report(vec![target("a", 2), target("b", 1)], away.clone());
+        assert_eq!(told.news(cut_off), Some(Report { store: Some(away), ..Report::default() }));
     }
 }

@@ -361,7 +361,8 @@ fn put<T, M>(
         Err(problem) => (before.and_then(|before| before.good), Some(problem)),
     };
     let age = Age { created_ms, key: key.clone() };
-    entries.insert(key, Entry { age, generation, good, problem, newest: Some(object), unread: None, edited_ms });
+    entries
+        .insert(key, Entry { age, generation, good, problem, newest: Some(object), unread: None, edited_ms });
     edited
 }
 

@@ -25,8 +25,7 @@ use crate::index::Key;
 use crate::publish::TooLarge;
 
 /// Conditions that are made here; those of other types are other writers'.
-pub const CONDITIONS: [&str; 5] =
-    [ACCEPTED, RESOLVED_REFS, PROGRAMMED, CREDENTIALS_VALID, STATE_STORE_READY];
+pub const CONDITIONS: [&str; 5] = [ACCEPTED, RESOLVED_REFS, PROGRAMMED, CREDENTIALS_VALID, STATE_STORE_READY];
 
 /// Name of this controller in a policy's ancestors.
 pub const CONTROLLER_NAME: &str = "sluice.dev/controller";
@@ -101,7 +100,8 @@ pub fn route_status(
     }
 }
 
-/// A reason that nobody here has heard is the one that the status has for this very state: whoever wrote it knew.
+/// What nobody here has heard is as the status has it for this very state: whoever wrote it knew. So it is with why a
+/// breaker came to its state, and with since when one is closed that nobody has called for long.
 fn breaker(
     target: &TargetReport,
     breakers: &BTreeMap<TargetId, BreakerStatus>,
@@ -109,11 +109,15 @@ fn breaker(
 ) -> BreakerStatus {
     let closed = || BreakerStatus { state: BreakerState::Closed, since: None, reason: None };
     let mut breaker = breakers.get(&target.id).cloned().unwrap_or_else(closed);
-    if breaker.reason.is_none() && breaker.since.is_some() {
-        let targets = present.map_or(&[][..], |status| &status.targets);
-        let before = targets.iter().find(|before| *before.name == *target.name).map(|before| &before.breaker);
-        let same = before.filter(|before| before.since == breaker.since);
-        breaker.reason = same.and_then(|before| before.reason.clone());
+    let targets = present.map_or(&[][..], |status| &status.targets);
+    let before = targets.iter().find(|before| *before.name == *target.name).map(|before| &before.breaker);
+    let Some(before) = before else { return breaker };
+    let closed = |status: &BreakerStatus| status.state == BreakerState::Closed;
+    if breaker.since.is_none() && closed(&breaker) && closed(before) {
+        breaker.since.clone_from(&before.since);
+    }
+    if breaker.reason.is_none() && breaker.since.is_some() && breaker.since == before.since {
+        breaker.reason.clone_from(&before.reason);
     }
     breaker
 }
@@ -124,7 +128,8 @@ fn too_large(error: &TooLarge) -> Draft {
 
 /// What agents say rules: it is they who need it. What it may do to the state is for the control plane to see.
 fn state_store(facts: &AgentFacts, seen: &StateStore) -> Option<Draft> {
-    let not_ready = |reason, message: String| Some(Draft::new(STATE_STORE_READY, Status::False, reason, message));
+    let not_ready =
+        |reason, message: String| Some(Draft::new(STATE_STORE_READY, Status::False, reason, message));
     if facts.cut_off > 0 {
         let AgentFacts { cut_off, connected, .. } = facts;
         return not_ready(

@@ -182,7 +182,8 @@ fn what_is_too_large_for_some_agents_is_known_by_route() {
     assert_eq!(other.borrow().as_ref().unwrap().contents.len(), 1, "others get theirs");
 
     let compiled = compile(&index(vec![route("chat", 9)], vec![]));
-    let (agents, breakers) = (AgentFacts { connected: 1, in_sync: 1, ..AgentFacts::default() }, BTreeMap::new());
+    let (agents, breakers) =
+        (AgentFacts { connected: 1, in_sync: 1, ..AgentFacts::default() }, BTreeMap::new());
     let known = RouteKnown { too_large: stuck.get(&name("chat")), ..RouteKnown::of(&agents, &breakers) };
     let status = route_status(&compiled.routes[&key("chat")], &known, None, &at(1));
     let programmed = status.conditions.iter().find(|condition| condition.type_ == "Programmed").unwrap();
@@ -227,17 +228,26 @@ fn a_reason_that_nobody_remembers_stays_for_as_long_as_the_state_does() {
     let compiled = compile(&index(vec![route("chat", 9)], vec![]));
     let report = &compiled.routes[&key("chat")];
     let agents = AgentFacts::default();
-    let status = |since: i64, reason: Option<&str>, present: Option<&_>| {
-        let breaker = BreakerStatus {
-            state: BreakerState::Open,
-            since: Some(at(since)),
-            reason: reason.map(str::to_owned),
-        };
+    let status = |state: BreakerState, since: Option<i64>, reason: Option<&str>, present: Option<&_>| {
+        let breaker = BreakerStatus { state, since: since.map(at), reason: reason.map(str::to_owned) };
         let breakers = BTreeMap::from([(report.targets[0].id.clone(), breaker)]);
         route_status(report, &RouteKnown::of(&agents, &breakers), present, &at(1))
     };
-    let told = status(100, Some("slow-rate"), None);
-    let reason = |status: &sluice_api::status::ModelRouteStatus| status.targets[0].breaker.reason.clone();
-    assert_eq!(reason(&status(100, None, Some(&told))).as_deref(), Some("slow-rate"));
-    assert_eq!(reason(&status(200, None, Some(&told))), None, "it opened again, for another reason");
+    let open = BreakerState::Open;
+    let told = status(open.clone(), Some(100), Some("slow-rate"), None);
+    let said = |status: &sluice_api::status::ModelRouteStatus| {
+        let breaker = status.targets[0].breaker.clone();
+        (breaker.since.map(|since| since.0.as_second()), breaker.reason)
+    };
+    let slow = Some("slow-rate".to_owned());
+    assert_eq!(said(&status(open.clone(), Some(100), None, Some(&told))), (Some(100), slow.clone()));
+    assert_eq!(said(&status(BreakerState::AwaitingProbe, Some(100), None, Some(&told))), (Some(100), slow));
+    let again = said(&status(open, Some(200), None, Some(&told)));
+    assert_eq!(again, (Some(200), None), "it opened again, for another reason");
+
+    let closed = BreakerState::Closed;
+    let told = status(closed.clone(), Some(300), Some("probes-succeeded"), None);
+    let idle = said(&status(closed.clone(), None, None, Some(&told)));
+    assert_eq!(idle, (Some(300), Some("probes-succeeded".to_owned())), "nobody has called it for long");
+    assert_eq!(said(&status(closed, None, None, None)), (None, None));
 }
