@@ -4,8 +4,8 @@
 --
 -- KEYS  1 target
 -- ARGV  1 settings, used where none are stored
--- Reply 1 state, 2 epoch, 3 open for, 4 calls, 5 failures, 6 slow, 7 stalls, 8 probes out,
---       9 tokens left (NONE: not limited), 10 paused for, 11 rate in percent, 12 ramping; 13 opener's traceparent
+-- Reply 1 state, 2 epoch (0: nobody has called the target yet), 3 open for, 4 calls, 5 failures, 6 slow, 7 stalls,
+--       8 probes out, 9 tokens left (NONE: not limited), 10 paused for, 11 rate in percent, 12 ramping; 13 opener's traceparent
 local NONE = -9007199254740991
 local stored = call('HMGET', KEYS[1], 'k', 'c', 'w', 'p', 'o')
 local time = call('TIME')
@@ -32,7 +32,8 @@ tpm, rpm, recovery, delay = tonumber(tpm), tonumber(rpm), recovery + 0, delay + 
 local rest = max(0, 100 - reserved)
 left = refilled(now, left, requests, last, lag, rate, throttled, tpm, burst + 0, rpm, rest, recovery, delay)
 return {
-  state, epoch, state == 2 and max(0, till - now) or 0, calls, failures, slow, stalls, state == 1 and out or 0,
-  tpm and floor(left / UNIT) or NONE, max(0, paused - now), floor(rate_at(rate, throttled, recovery, delay, now) / 10000),
+  -- The epoch of a target that is not there would be another one at each look.
+  state, stored[1] and epoch or 0, state == 2 and max(0, till - now) or 0, calls, failures, slow, stalls,
+  state == 1 and out or 0, tpm and floor(left / UNIT) or NONE, max(0, paused - now), floor(rate_at(rate, throttled, recovery, delay, now) / 10000),
   (state == 0 and closed > 0 and now < closed + ramp) and 1 or 0, state > 0 and stored[5] or '',
 }

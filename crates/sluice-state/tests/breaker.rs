@@ -206,6 +206,20 @@ fn a_verdict_of_another_epoch_never_counts() {
     assert_eq!(world.home.view_now(&world.target).unwrap().counts.calls, 0);
 }
 
+/// Who looks twice must not take the second look for news.
+#[test]
+fn a_target_that_nobody_has_called_has_no_epoch() {
+    let mut world = World::new(|_| {});
+    for _ in 0..2 {
+        let view = world.home.view_now(&world.target).unwrap();
+        assert_eq!((view.state, view.epoch), (BreakerState::Closed, 0));
+        world.clock.advance(SECOND);
+    }
+    let (admitted, _) = world.admit();
+    world.clock.advance(SECOND);
+    assert_eq!(world.home.view_now(&world.target).unwrap().epoch, admitted.epoch);
+}
+
 #[test]
 fn the_first_verdict_stands() {
     let mut world = World::new(|_| {});
