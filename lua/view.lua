@@ -34,6 +34,6 @@ left = refilled(now, left, requests, last, lag, rate, throttled, tpm, burst + 0,
 return {
   -- The epoch of a target that is not there would be another one at each look.
   state, stored[1] and epoch or 0, state == 2 and max(0, till - now) or 0, calls, failures, slow, stalls,
-  state == 1 and out or 0, tpm and floor(left / UNIT) or NONE, max(0, paused - now), floor(rate_at(rate, throttled, recovery, delay, now) / 10000),
-  (state == 0 and closed > 0 and now < closed + ramp) and 1 or 0, state > 0 and stored[5] or '',
+  state == 1 and out or 0, tpm and floor(left / UNIT) or NONE, max(0, paused - now),
+  floor(rate_at(rate, throttled, recovery, delay, now) / 10000), (state == 0 and closed > 0 and now < closed + ramp) and 1 or 0, state > 0 and stored[5] or '',
 }
