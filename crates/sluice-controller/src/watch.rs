@@ -202,8 +202,8 @@ impl Rights {
 fn is_refusal(error: &watcher::Error) -> bool {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code == 403,
-        watcher::Error::WatchError(status) => status.code == 403,
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => status.code == 403,
         _ => false,
     }
 }

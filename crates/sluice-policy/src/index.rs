@@ -221,10 +221,10 @@ impl Index {
             SecretScope::Only(namespaces) => namespaces.contains(namespace),
         };
         let forbidden = self.secrets_forbidden.contains(namespace) || self.secrets_forbidden.contains("");
-        if !in_scope {
-            Some(SecretsUnreadable::NotWatched)
-        } else {
+        if in_scope {
             forbidden.then_some(SecretsUnreadable::Forbidden)
+        } else {
+            Some(SecretsUnreadable::NotWatched)
         }
     }
 

@@ -234,20 +234,20 @@ fn a_reason_that_nobody_remembers_stays_for_as_long_as_the_state_does() {
         route_status(report, &RouteKnown::of(&agents, &breakers), present, &at(1))
     };
     let open = BreakerState::Open;
-    let told = status(open.clone(), Some(100), Some("slow-rate"), None);
+    let told = status(open, Some(100), Some("slow-rate"), None);
     let said = |status: &sluice_api::status::ModelRouteStatus| {
         let breaker = status.targets[0].breaker.clone();
         (breaker.since.map(|since| since.0.as_second()), breaker.reason)
     };
     let slow = Some("slow-rate".to_owned());
-    assert_eq!(said(&status(open.clone(), Some(100), None, Some(&told))), (Some(100), slow.clone()));
+    assert_eq!(said(&status(open, Some(100), None, Some(&told))), (Some(100), slow.clone()));
     assert_eq!(said(&status(BreakerState::AwaitingProbe, Some(100), None, Some(&told))), (Some(100), slow));
     let again = said(&status(open, Some(200), None, Some(&told)));
     assert_eq!(again, (Some(200), None), "it opened again, for another reason");
 
     let closed = BreakerState::Closed;
-    let told = status(closed.clone(), Some(300), Some("probes-succeeded"), None);
-    let idle = said(&status(closed.clone(), None, None, Some(&told)));
+    let told = status(closed, Some(300), Some("probes-succeeded"), None);
+    let idle = said(&status(closed, None, None, Some(&told)));
     assert_eq!(idle, (Some(300), Some("probes-succeeded".to_owned())), "nobody has called it for long");
     assert_eq!(said(&status(closed, None, None, None)), (None, None));
 }

@@ -66,7 +66,7 @@ impl Fleet {
             let token = cluster.token(n, agent).await?;
             let one = Agent {
                 n,
-                agent,
+                number: agent,
                 token,
                 endpoints: endpoints.clone(),
                 answers: answers.clone(),
@@ -132,7 +132,7 @@ impl Fleet {
 
 struct Agent {
     n: usize,
-    agent: usize,
+    number: usize,
     token: String,
     endpoints: Arc<Vec<Endpoint>>,
     answers: Arc<Mutex<BTreeMap<usize, (usize, Answered)>>>,
@@ -149,12 +149,12 @@ impl Agent {
                 Err(error) => {
                     failures += 1;
                     if failures > 8 {
-                        eprintln!("agent {}: {error:#}", self.agent);
+                        eprintln!("agent {}: {error:#}", self.number);
                     }
                 }
             }
             // Apart from one another, without a source of random numbers.
-            let apart = (self.agent as u64 * 7_919) % 500;
+            let apart = (self.number as u64 * 7_919) % 500;
             tokio::time::sleep(Duration::from_millis(250 + apart)).await;
         }
     }
@@ -162,7 +162,7 @@ impl Agent {
     /// One stream. With each failure the next controller is tried.
     async fn serve(&self, failures: usize) -> anyhow::Result<()> {
         let mut place = Some(self.places.acquire().await?);
-        let Endpoint(transport) = &self.endpoints[(self.agent + failures) % self.endpoints.len()];
+        let Endpoint(transport) = &self.endpoints[(self.number + failures) % self.endpoints.len()];
         let channel = transport.connect().await?;
         let mut client =
             PolicyDiscoveryClient::new(channel).max_decoding_message_size(sluice_proto::MAX_MESSAGE_BYTES);
@@ -179,7 +179,7 @@ impl Agent {
                     Some(ToAgent::Snapshot(snapshot)) => {
                         news = Some(report(&snapshot));
                         let answered = self.answer(snapshot, &to).await?;
-                        self.answers.lock().insert(self.agent, (self.n, answered));
+                        self.answers.lock().insert(self.number, (self.n, answered));
                         self.told.send_replace(());
                         drop(place.take());
                     }
@@ -197,9 +197,9 @@ impl Agent {
     fn hello(&self) -> v1::AgentMessage {
         let features = sluice_proto::feature::SUPPORTED.iter().map(|feature| feature.as_str().to_owned());
         let hello = v1::Hello {
-            agent_id: format!("agent-{}", self.agent),
+            agent_id: format!("agent-{}", self.number),
             namespace: namespace(self.n),
-            pod: pod_name(self.agent),
+            pod: pod_name(self.number),
             features: features.collect(),
             build: "scale".to_owned(),
             ..v1::Hello::default()

@@ -6,7 +6,12 @@
 //! do is decode and serve: it is to load the controller, not the machine.
 //!
 //! `e2e/scale/run` does the whole; docs/performance.md has the figures.
-#![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a program that measures and prints")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a program that measures and prints"
+)]
 
 mod agent;
 mod cluster;
@@ -69,7 +74,7 @@ async fn main() -> anyhow::Result<()> {
     let endpoints = Arc::new(endpoints.collect::<anyhow::Result<Vec<_>>>()?);
     let started = Instant::now();
     let fleet = Fleet::connect(&cluster, &endpoints).await?;
-    fleet.all_in_sync(Duration::from_secs(300)).await.context("not every agent was served")?;
+    fleet.all_in_sync(Duration::from_mins(5)).await.context("not every agent was served")?;
     println!("agents connected and in sync: {} in {:.1} s", fleet.len(), started.elapsed().as_secs_f64());
     if let Some(seconds) = args.hold {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
@@ -89,7 +94,7 @@ async fn rest(args: &Args, processes: &[Process]) -> anyhow::Result<()> {
     let before = processes.iter().map(Process::cpu).collect::<anyhow::Result<Vec<_>>>()?;
     tokio::time::sleep(Duration::from_secs(args.rest)).await;
     for (process, before) in processes.iter().zip(before) {
-        let used = (process.cpu()? - before).as_secs_f64() / args.rest as f64;
+        let used = process.cpu()?.saturating_sub(before).as_secs_f64() / args.rest as f64;
         println!(
             "at rest, pid {}: {:.1} % of a core, {} MiB",
             process.pid(),
@@ -127,7 +132,7 @@ async fn edits(
             }
             Kind::Everywhere => (None, cluster.edit_everywhere(round).await?),
         };
-        let at = fleet.answered(concerned, &generation, 0.99, Duration::from_secs(60)).await?;
+        let at = fleet.answered(concerned, &generation, 0.99, Duration::from_mins(1)).await?;
         took.push(at.saturating_duration_since(sent));
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
@@ -140,7 +145,7 @@ async fn edits(
         last.as_millis()
     );
     for (process, before) in processes.iter().zip(before) {
-        let used = (process.cpu()? - before).as_secs_f64() / args.rounds as f64;
+        let used = process.cpu()?.saturating_sub(before).as_secs_f64() / args.rounds as f64;
         println!(
             "{kind:?}, pid {}: {used:.2} s of CPU per edit and the 2 s after it, {} MiB",
             process.pid(),

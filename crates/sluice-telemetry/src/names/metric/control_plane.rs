@@ -55,8 +55,10 @@ pub const CERTIFICATE_EXPIRATION: Metric = row(
 );
 
 /// The rows that only the controller has.
-pub const CONTROLLER: &[Section] =
-    &[("Pods", &[&INJECTIONS, &PODS_WITHOUT_AGENT]), ("Certificates", &[&CERTIFICATE_EXPIRATION, &AUTHORITY_NAMESPACES])];
+pub const CONTROLLER: &[Section] = &[
+    ("Pods", &[&INJECTIONS, &PODS_WITHOUT_AGENT]),
+    ("Certificates", &[&CERTIFICATE_EXPIRATION, &AUTHORITY_NAMESPACES]),
+];
 
 /// The rows of a control plane.
 pub const CONTROL_PLANE: &[Section] = &[
