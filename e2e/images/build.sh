@@ -93,6 +93,10 @@ image() {
   skeleton "$stage"
   for file; do cp "$file" "$stage/usr/local/bin/"; done
   chmod -R u+rwX,go+rX,go-w "$stage"
+  # Python would compile its libraries at each start of a container, for it can keep nothing.
+  if [ -x "$stage/usr/bin/python3" ]; then
+    chroot "$stage" /usr/bin/python3 -m compileall -q --invalidation-mode unchecked-hash /usr/lib/python3.11 /usr/local/lib/python3.11 >/dev/null || true
+  fi
   # Whatever it needs and lacks shows here, and not in a pod.
   chroot "$stage" $proof >/dev/null || die "$name: '$proof' does not run in it"
   mkimage -o "$out" -t "$name:$profile" -u "$user" -e SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt -c "" "$stage=/"

@@ -101,7 +101,8 @@ pub fn route_status(
 }
 
 /// What nobody here has heard is as the status has it for this very state: whoever wrote it knew. So it is with why a
-/// breaker came to its state, and with since when one is closed that nobody has called for long.
+/// breaker came to its state, and with all of one that is closed and was: its epoch begins anew when it is called for the
+/// first time, or after nobody has called it for long, and nothing has happened.
 fn breaker(
     target: &TargetReport,
     breakers: &BTreeMap<TargetId, BreakerStatus>,
@@ -113,8 +114,8 @@ fn breaker(
     let before = targets.iter().find(|before| *before.name == *target.name).map(|before| &before.breaker);
     let Some(before) = before else { return breaker };
     let closed = |status: &BreakerStatus| status.state == BreakerState::Closed;
-    if breaker.since.is_none() && closed(&breaker) && closed(before) {
-        breaker.since.clone_from(&before.since);
+    if closed(&breaker) && closed(before) && breaker.reason.is_none() {
+        return before.clone();
     }
     if breaker.reason.is_none() && breaker.since.is_some() && breaker.since == before.since {
         breaker.reason.clone_from(&before.reason);

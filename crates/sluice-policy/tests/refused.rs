@@ -249,5 +249,15 @@ fn a_reason_that_nobody_remembers_stays_for_as_long_as_the_state_does() {
     let told = status(closed, Some(300), Some("probes-succeeded"), None);
     let idle = said(&status(closed, None, None, Some(&told)));
     assert_eq!(idle, (Some(300), Some("probes-succeeded".to_owned())), "nobody has called it for long");
-    assert_eq!(said(&status(closed, None, None, None)), (None, None));
+    let again = said(&status(closed, Some(400), None, Some(&told)));
+    assert_eq!(again, (Some(300), Some("probes-succeeded".to_owned())), "called again, it is what it was");
+    let between = said(&status(closed, Some(400), Some("probes-succeeded"), Some(&told)));
+    assert_eq!(between, (Some(400), Some("probes-succeeded".to_owned())), "it was open in between");
+    let never = status(closed, None, None, None);
+    assert_eq!(said(&never), (None, None));
+    assert_eq!(
+        said(&status(closed, Some(500), None, Some(&never))),
+        (None, None),
+        "called for the first time"
+    );
 }

@@ -182,6 +182,8 @@ fi
 for d in /sys/fs/cgroup/{cpu,cpuacct,cpuset,memory,devices,freezer,blkio,pids,systemd}; do
   [ -e $d/cgroup.procs ] && [ ! -e /sys/fs/cgroup/cgroup.controllers ] || continue
   mkdir -p $d/"$CLUSTER_CGROUP"
+  # All pods together would count as much as one process of the machine.
+  [ "${d##*/}" != cpu ] || echo 4096 >$d/"$CLUSTER_CGROUP"/cpu.shares
   # A cpuset group is unusable until it names its CPUs and memory nodes.
   if [ "${d##*/}" = cpuset ]; then
     cat $d/cpuset.cpus >$d/"$CLUSTER_CGROUP"/cpuset.cpus; cat $d/cpuset.mems >$d/"$CLUSTER_CGROUP"/cpuset.mems
