@@ -103,22 +103,24 @@ fn assert_the_incident_is_told(spans: &[JaegerSpan], printed: &[(String, String)
     wanted.sort();
     assert_eq!(arrived, wanted);
 
-    // The attempt that caused it: a client span inside an exchange.
+    // The attempt that caused it: a client span inside an exchange. (A busy machine's slow calls may open it again once
+    // it has closed.)
     let opened = made(&told, "closed", "open");
-    assert_eq!(opened.len(), 1);
-    let opened = opened[0];
-    let (kind, route, target) = (opened.tag("span.kind"), opened.tag(a::ROUTE), opened.tag(a::TARGET));
-    assert_eq!((kind, route, target), ("client", "default/chat", "primary"), "{opened:#?}");
-    let server = root(spans, opened);
-    assert_eq!(server.tag("span.kind"), "server");
-    assert_ne!(server.span_id, opened.span_id);
+    assert!(!opened.is_empty());
+    for opened in &opened {
+        let (kind, route, target) = (opened.tag("span.kind"), opened.tag(a::ROUTE), opened.tag(a::TARGET));
+        assert_eq!((kind, route, target), ("client", "default/chat", "primary"), "{opened:#?}");
+        let server = root(spans, opened);
+        assert_eq!(server.tag("span.kind"), "server");
+        assert_ne!(server.span_id, opened.span_id);
+    }
 
     // Exchanges that the breaker refused name it, on every agent.
     let refused: Vec<_> =
         spans.iter().filter(|span| span.tag(a::ERROR_TYPE) == value::CIRCUIT_OPEN).collect();
-    let opening = (opened.trace_id.clone(), opened.span_id.clone());
-    let linked: Vec<_> = refused.iter().filter(|span| span.links.contains(&opening)).collect();
-    let mut agents: Vec<_> = linked.iter().map(|span| &span.resource["service.instance.id"]).collect();
+    let openings: Vec<_> = opened.iter().map(|span| (span.trace_id.clone(), span.span_id.clone())).collect();
+    let linked = refused.iter().filter(|span| span.links.iter().any(|link| openings.contains(link)));
+    let mut agents: Vec<_> = linked.map(|span| &span.resource["service.instance.id"]).collect();
     agents.sort();
     agents.dedup();
     assert_eq!(agents, ["agent-1", "agent-2", "agent-3"], "{refused:#?}");
@@ -129,7 +131,8 @@ fn assert_the_incident_is_told(spans: &[JaegerSpan], printed: &[(String, String)
         assert!(!spans.is_empty(), "{from} → {to}");
         assert!(spans.iter().all(|span| span.tag(a::PROBE) == "true"), "{spans:#?}");
     }
-    assert_eq!(made(&told, "half-open", "closed").len(), 1);
+    let closed = made(&told, "half-open", "closed").len();
+    assert!((opened.len() - 1..=opened.len()).contains(&closed), "{closed} of {}", opened.len());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
