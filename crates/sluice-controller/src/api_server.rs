@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
 
+type Review = Arc<dyn Fn(&Value) -> Value + Send + Sync>;
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 #[derive(Clone, Default)]
@@ -30,6 +31,10 @@ struct Shared {
     store: Mutex<Store>,
     /// The newest version: watches wait for it.
     version: watch::Sender<u64>,
+    /// Changes when all connections break.
+    broken: watch::Sender<u64>,
+    /// Changes when writes need not wait any more.
+    released: watch::Sender<u64>,
 }
 
 #[derive(Default)]
@@ -40,8 +45,14 @@ struct Store {
     writes: usize,
     conflicts: usize,
     forbidden: BTreeSet<String>,
-    /// What becomes of every TokenReview.
-    review: Option<Value>,
+    /// What becomes of a TokenReview: of its spec the status.
+    review: Option<Review>,
+    /// Nobody answers.
+    down: bool,
+    /// Watches from before this version are told that it is gone.
+    oldest: u64,
+    /// Writes to these collections wait.
+    held: BTreeSet<String>,
 }
 
 /// `/api/v1` or `/apis/group/version`, a plural, a namespace or nothing, a name.
@@ -57,7 +68,12 @@ impl ApiServer {
         let shared = self.0.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let shared = shared.clone();
-            async move { Ok::<_, Infallible>(shared.answer(request).await) }
+            async move {
+                if shared.store.lock().down {
+                    return Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
+                }
+                Ok(shared.answer(request).await)
+            }
         });
         Client::new(service, "default")
     }
@@ -81,9 +97,79 @@ impl ApiServer {
         self.0.version.send_replace(store.version());
     }
 
-    /// What every TokenReview is answered with from now on.
-    pub(crate) fn answer_reviews(&self, status: Value) {
-        self.0.store.lock().review = Some(status);
+    /// What TokenReviews are answered with from now on: of a spec the status.
+    pub(crate) fn answer_reviews(&self, status: impl Fn(&Value) -> Value + Send + Sync + 'static) {
+        self.0.store.lock().review = Some(Arc::new(status));
+    }
+
+    /// Breaks all connections and answers nobody, until it is up again.
+    pub(crate) fn set_down(&self, down: bool) {
+        self.0.store.lock().down = down;
+        self.0.broken.send_modify(|broken| *broken += 1);
+    }
+
+    /// Breaks all watches, and remembers nothing of what was before: they are told so when they come again.
+    pub(crate) fn expire(&self) {
+        {
+            let mut store = self.0.store.lock();
+            store.oldest = store.version();
+        }
+        self.0.broken.send_modify(|broken| *broken += 1);
+    }
+
+    /// Lets writes to a collection wait, or not any more.
+    pub(crate) fn hold(&self, collection: &str, held: bool) {
+        let mut store = self.0.store.lock();
+        if held {
+            store.held.insert(collection.to_owned());
+        } else {
+            store.held.remove(collection);
+            self.0.released.send_modify(|released| *released += 1);
+        }
+    }
+
+    /// An object as it is now.
+    pub(crate) fn get(&self, collection: &str, namespace: &str, name: &str) -> Option<Value> {
+        let (collection, namespace, name) = (collection.to_owned(), namespace.to_owned(), name.to_owned());
+        self.0.store.lock().objects.get(&Path { collection, namespace, name }).cloned()
+    }
+
+    /// What was made or changed in a collection, in order.
+    pub(crate) fn written(&self, collection: &str) -> Vec<Value> {
+        let store = self.0.store.lock();
+        let log =
+            store.log.iter().filter(|(path, how, _)| path.collection == collection && *how != "DELETED");
+        log.map(|(_, _, object)| object.clone()).collect()
+    }
+
+    /// How often an object of a collection was made or changed.
+    pub(crate) fn writes_of(&self, collection: &str) -> usize {
+        let store = self.0.store.lock();
+        store.log.iter().filter(|(path, how, _)| path.collection == collection && *how != "DELETED").count()
+    }
+
+    /// Changes an object behind everyone's back, as another client would.
+    pub(crate) fn change(
+        &self,
+        collection: &str,
+        namespace: &str,
+        name: &str,
+        change: impl FnOnce(&mut Value),
+    ) {
+        let (collection, namespace, name) = (collection.to_owned(), namespace.to_owned(), name.to_owned());
+        let path = Path { collection, namespace, name };
+        let mut store = self.0.store.lock();
+        let mut object = store.objects.get(&path).cloned().unwrap();
+        change(&mut object);
+        store.put(path, "MODIFIED", object);
+        self.0.version.send_replace(store.version());
+    }
+
+    pub(crate) fn remove(&self, collection: &str, namespace: &str, name: &str) {
+        let (collection, namespace, name) = (collection.to_owned(), namespace.to_owned(), name.to_owned());
+        let mut store = self.0.store.lock();
+        store.delete(&Path { collection, namespace, name });
+        self.0.version.send_replace(store.version());
     }
 
     /// Refuses everything in a namespace from now on, or not any more.
@@ -109,6 +195,10 @@ impl Shared {
         if query.contains("watch=true") {
             return self.watch(name, &query);
         }
+        let mut released = self.released.subscribe();
+        while parts.method != Method::GET && self.store.lock().held.contains(&name.collection) {
+            released.changed().await.unwrap();
+        }
         let body = body.collect().await.unwrap().to_bytes();
         let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
         let mut store = self.store.lock();
@@ -129,6 +219,13 @@ impl Shared {
         let since = parameter(query, "resourceVersion").and_then(|version| version.parse().ok()).unwrap_or(0);
         let query = query.to_owned();
         let mut told: usize = since;
+        if (since as u64) < self.store.lock().oldest {
+            let gone = json!({"type": "ERROR", "object": {"kind": "Status", "apiVersion": "v1", "metadata": {},
+                "status": "Failure", "message": "too old", "reason": "Expired", "code": 410}});
+            let line = Ok::<_, Infallible>(Frame::data(Bytes::from(gone.to_string() + "\n")));
+            return Response::new(UnsyncBoxBody::new(StreamBody::new(futures_util::stream::iter([line]))));
+        }
+        let mut broken = self.broken.subscribe();
         let changes = WatchStream::new(self.version.subscribe()).flat_map(move |_| {
             let store = self.store.lock();
             let new: Vec<_> = store.log.iter().skip(told).cloned().collect();
@@ -142,6 +239,7 @@ impl Shared {
                 .collect();
             futures_util::stream::iter(lines)
         });
+        let changes = changes.take_until(Box::pin(async move { broken.changed().await }));
         Response::new(UnsyncBoxBody::new(StreamBody::new(changes)))
     }
 }
@@ -163,7 +261,7 @@ impl Store {
             && collection.collection.ends_with("/tokenreviews")
         {
             // It is answered, and nothing is made.
-            object["status"].clone_from(review);
+            object["status"] = review(&object["spec"]);
             return json_answer(&object);
         }
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
@@ -188,7 +286,16 @@ impl Store {
     fn apply(&mut self, name: Path, applied: &Value) -> Answer {
         let present = self.objects.get(&name).cloned();
         let mut object = present.clone().unwrap_or_else(|| json!({}));
+        let version = &applied["metadata"]["resourceVersion"];
+        if version.is_string() && *version != object["metadata"]["resourceVersion"] {
+            self.conflicts += 1;
+            return status(StatusCode::CONFLICT, "Conflict");
+        }
         merge(&mut object, applied);
+        if !applied["status"].is_null() {
+            // It has one writer.
+            object["status"].clone_from(&applied["status"]);
+        }
         match present {
             None => self.put(name, "ADDED", object),
             Some(present) if present == object => json_answer(&present),
@@ -282,7 +389,7 @@ fn terms(selector: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `key`, `!key`, `key in (a,b)`, `key notin (a,b)`.
+/// `key`, `!key`, `key=a`, `key in (a,b)`, `key notin (a,b)`.
 fn holds(term: &str, labels: &Value) -> bool {
     let among = |values: &str, label: &Value| {
         values.trim_matches(['(', ')']).split(',').any(|value| label == value.trim())
@@ -291,6 +398,8 @@ fn holds(term: &str, labels: &Value) -> bool {
         !among(values, &labels[key.trim()])
     } else if let Some((key, values)) = term.split_once(" in ") {
         among(values, &labels[key.trim()])
+    } else if let Some((key, value)) = term.split_once('=') {
+        labels[key] == value
     } else if let Some(key) = term.strip_prefix('!') {
         labels[key].is_null()
     } else {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::Parser;
-use sluice_controller::config::{Config, Lives, Sidecar};
+use sluice_controller::config::{Config, Lives, Paces, Sidecar};
 use sluice_core::units::parse_duration;
 use sluice_state::args::RedisArgs;
 use sluice_telemetry::LogFormat;
@@ -143,6 +143,7 @@ impl Args {
                 telemetry: telemetry(variables),
             },
             lives: Lives::default(),
+            paces: Paces::default(),
         })
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use sluice_api::status::{BreakerState as ApiBreakerState, BreakerStatus};
+use sluice_api::status::BreakerStatus;
 use sluice_core::admission::{BreakerState, TargetView, Transition, TransitionReason};
 use sluice_core::policy::{RoutePolicy, TargetPolicy};
 use sluice_core::target_id::TargetId;
@@ -48,22 +48,9 @@ const AWAY: Duration = Duration::from_secs(5);
 /// Targets whose last transition is remembered.
 const REMEMBERED: usize = 50_000;
 
-/// How far an epoch can be trusted: that of a target without any state (nobody has called it, or not for long) is the
-/// moment of the look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Epoch {
-    /// It has been seen once.
-    SeenOnce,
-    /// It has been seen again, or heard of.
-    Stands,
-    /// It is another one at each look: there is none.
-    Moves,
-}
-
 /// What is known of one breaker.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    trust: Epoch,
     state: BreakerState,
     epoch: u64,
     open_until: Instant,
@@ -89,15 +76,10 @@ impl Book {
         {
             return;
         }
-        let trust = match before {
-            Some(before) if before.epoch == view.epoch => Epoch::Stands,
-            Some(before) if before.state == view.state && view.state == BreakerState::Closed => Epoch::Moves,
-            Some(_) | None => Epoch::SeenOnce,
-        };
         let heard_at = before.and_then(|entry| entry.heard_at);
         let open_until = now + view.open_for;
         let (state, epoch, read_at) = (view.state, view.epoch, Some(now));
-        self.entries.insert(target.clone(), Entry { trust, state, epoch, open_until, heard_at, read_at });
+        self.entries.insert(target.clone(), Entry { state, epoch, open_until, heard_at, read_at });
     }
 
     /// A transition that came from the shared state itself.
@@ -106,7 +88,6 @@ impl Book {
         if let Some(entry) = self.entries.get_mut(target)
             && entry.epoch < transition.epoch
         {
-            entry.trust = Epoch::Stands;
             entry.state = transition.to;
             entry.epoch = transition.epoch;
             entry.open_until = now + open_for;
@@ -135,7 +116,7 @@ impl Book {
     ) -> Vec<&'a TargetId> {
         let waits = |target: &TargetId| {
             let Some(entry) = self.entries.get(target) else { return Some(Duration::MAX) };
-            let soon = !heard || entry.state != BreakerState::Closed || entry.trust == Epoch::SeenOnce;
+            let soon = !heard || entry.state != BreakerState::Closed;
             let after = if soon { SOON_AGAIN } else { AGAIN };
             let due = entry.read_at? + after;
             (due <= now).then(|| now - due)
@@ -150,14 +131,9 @@ impl Book {
         self.entries.retain(|target, _| targets.contains_key(target));
     }
 
-    /// `None`: it is not known yet.
+    /// `None`: it has not been read yet.
     fn status(&self, target: &TargetId, now: Instant) -> Option<BreakerStatus> {
         let entry = self.entries.get(target)?;
-        if entry.state == BreakerState::Closed && entry.trust != Epoch::Stands {
-            // Whoever knows since when keeps it.
-            let closed = BreakerStatus { state: ApiBreakerState::Closed, since: None, reason: None };
-            return (entry.trust == Epoch::Moves).then_some(closed);
-        }
         let reason = self.reasons.get(target).filter(|(epoch, _)| *epoch == entry.epoch);
         let open_for = match entry.state {
             BreakerState::Open => entry.open_until.saturating_duration_since(now),
@@ -390,8 +366,12 @@ mod tests {
         assert_eq!(shown(&book, now), Some(("Open", Some(1_800_000_000), why.clone())));
         // Its time is over, and nobody has called.
         assert_eq!(shown(&book, now + 9 * SECOND), Some(("AwaitingProbe", Some(1_800_000_000), why)));
-        let probing =
-            transition(BreakerState::Open, BreakerState::HalfOpen, TransitionReason::CooldownEnded, EPOCH + 10_000);
+        let probing = transition(
+            BreakerState::Open,
+            BreakerState::HalfOpen,
+            TransitionReason::CooldownEnded,
+            EPOCH + 10_000,
+        );
         book.heard(&target(), &probing, Duration::ZERO, now + 10 * SECOND);
         let why = Some("cooldown-ended".to_owned());
         assert_eq!(shown(&book, now + 10 * SECOND), Some(("HalfOpen", Some(1_800_000_010), why.clone())));
@@ -401,27 +381,9 @@ mod tests {
         book.heard(&target(), &opened, 9 * SECOND, now + 11 * SECOND);
         assert_eq!(shown(&book, now + 11 * SECOND), Some(("HalfOpen", Some(1_800_000_010), why)));
         // The shared state lost its memory: what it says now is what rules.
-        let empty = view(BreakerState::Closed, EPOCH - 5, Duration::ZERO);
+        let empty = view(BreakerState::Closed, 0, Duration::ZERO);
         book.looked(&target(), &empty, now + 12 * SECOND, now + 12 * SECOND);
-        let empty = view(BreakerState::Closed, EPOCH - 4, Duration::ZERO);
-        book.looked(&target(), &empty, now + 15 * SECOND, now + 15 * SECOND);
-        assert_eq!(shown(&book, now + 15 * SECOND), Some(("Closed", None, None)));
-    }
-
-    #[test]
-    fn the_epoch_of_a_target_that_nobody_calls_is_no_time() {
-        let (mut book, now) = (Book::default(), clock::now());
-        let closed = |ms: u64| view(BreakerState::Closed, EPOCH + ms, Duration::ZERO);
-        book.looked(&target(), &closed(0), now, now);
-        assert_eq!(shown(&book, now), None, "since when is not known yet");
-        assert_eq!(book.due([target()].iter(), true, now + SOON_AGAIN).len(), 1, "and soon will be");
-        book.looked(&target(), &closed(3_000), now, now + SOON_AGAIN);
-        assert_eq!(shown(&book, now), Some(("Closed", None, None)));
-        let mut other = Book::default();
-        for _ in 0..2 {
-            other.looked(&target(), &closed(0), now, now);
-        }
-        assert_eq!(shown(&other, now), Some(("Closed", Some(1_800_000_000), None)));
+        assert_eq!(shown(&book, now + 12 * SECOND), Some(("Closed", None, None)));
     }
 
     #[test]
@@ -433,9 +395,7 @@ mod tests {
             let due: Vec<TargetId> = book.due(targets.iter(), true, now).into_iter().cloned().collect();
             assert_eq!(due.len(), [100, 100, 50, 0][round]);
             for target in due {
-                for _ in 0..2 {
-                    book.looked(&target, &view(BreakerState::Closed, 1, Duration::ZERO), now, now);
-                }
+                book.looked(&target, &view(BreakerState::Closed, 1, Duration::ZERO), now, now);
             }
         }
         book.looked(&targets[7], &view(BreakerState::Open, 2, 60 * SECOND), now, now);

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluice_state::RedisConfig;
 use tokio::net::TcpListener;
@@ -39,6 +40,35 @@ pub struct Config {
     pub sidecar: Sidecar,
     /// How long certificates live.
     pub lives: Lives,
+    /// How fast it is.
+    pub paces: Paces,
+}
+
+/// How fast a replica is. The defaults are what the documentation says; tests are in more of a hurry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Paces {
+    /// Others take the Lease over after this much without a renewal; 15 s.
+    pub lease_duration: Duration,
+    /// The holder stops to write after this much without a renewal of its own; 10 s.
+    pub lease_give_up: Duration,
+    /// Between two looks at the Lease; 2 s.
+    pub lease_retry: Duration,
+    /// Between two writes of one status; 10 s.
+    pub between_writes: Duration,
+    /// How long agents get to connect before they are counted, and other replicas to tell what theirs say; 15 s.
+    pub settle: Duration,
+}
+
+impl Default for Paces {
+    fn default() -> Self {
+        Self {
+            lease_duration: Duration::from_secs(15),
+            lease_give_up: Duration::from_secs(10),
+            lease_retry: Duration::from_secs(2),
+            between_writes: Duration::from_secs(10),
+            settle: Duration::from_secs(15),
+        }
+    }
 }
 
 impl Config {

@@ -2,7 +2,7 @@
 //!
 //! As client-go's leader election does it: a record is another's for as long as it changes within the duration that it
 //! names, by *our* clock from when we saw it change, so clocks of other machines don't matter. The holder renews every
-//! few seconds and stops to be it when [`Times::give_up`] has passed since its last renewal, well before others
+//! few seconds and stops to be it when [`Paces::lease_give_up`] has passed since its last renewal, well before others
 //! may take over; every write of a record names the version that it replaces, so of two who try one succeeds.
 //!
 //! [`decide`] is pure; [`Election::run`] carries it out.
@@ -19,26 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Times {
-    /// Others take over after this much without a renewal.
-    pub(crate) duration: Duration,
-    /// The holder stops after this much without a renewal of its own.
-    pub(crate) give_up: Duration,
-    /// Between two looks.
-    pub(crate) retry: Duration,
-}
-
-impl Default for Times {
-    fn default() -> Self {
-        Self {
-            duration: Duration::from_secs(15),
-            give_up: Duration::from_secs(10),
-            retry: Duration::from_secs(2),
-        }
-    }
-}
+use crate::config::Paces;
 
 /// Until when this replica may write. `None`: it may not.
 pub(crate) type Tenure = watch::Receiver<Option<Instant>>;
@@ -102,12 +83,12 @@ fn decide(seen: Option<&Seen>, me: &str, now: Instant) -> Step {
 }
 
 /// The record that makes it ours.
-fn record(before: Option<&LeaseSpec>, me: &str, times: &Times, now: MicroTime) -> LeaseSpec {
+fn record(before: Option<&LeaseSpec>, me: &str, times: &Paces, now: MicroTime) -> LeaseSpec {
     let ours = before.filter(|spec| spec.holder_identity.as_deref() == Some(me));
     let transitions = before.and_then(|spec| spec.lease_transitions).unwrap_or(0);
     LeaseSpec {
         holder_identity: Some(me.to_owned()),
-        lease_duration_seconds: i32::try_from(times.duration.as_secs()).ok(),
+        lease_duration_seconds: i32::try_from(times.lease_duration.as_secs()).ok(),
         acquire_time: ours.and_then(|spec| spec.acquire_time.clone()).or_else(|| Some(now.clone())),
         renew_time: Some(now),
         lease_transitions: Some(if before.is_none() || ours.is_some() {
@@ -124,7 +105,7 @@ pub(crate) struct Election {
     leases: Api<Lease>,
     name: String,
     me: Arc<str>,
-    times: Times,
+    times: Paces,
     seen: Option<Seen>,
     tenure: watch::Sender<Option<Instant>>,
 }
@@ -135,7 +116,7 @@ impl Election {
         namespace: &str,
         name: &str,
         me: Arc<str>,
-        times: Times,
+        times: Paces,
     ) -> (Self, Tenure) {
         let (tenure, receiver) = watch::channel(None);
         let leases = Api::namespaced(client, namespace);
@@ -146,9 +127,9 @@ impl Election {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
             let began = clock::now();
-            let within = self.times.retry.max(Duration::from_secs(1));
+            let within = self.times.lease_retry.max(Duration::from_secs(1));
             match tokio::time::timeout(within, self.step(began)).await {
-                Ok(Ok(true)) => self.hold_until(Some(began + self.times.give_up)),
+                Ok(Ok(true)) => self.hold_until(Some(began + self.times.lease_give_up)),
                 Ok(Ok(false)) => self.hold_until(None),
                 Ok(Err(error)) => {
                     tracing::warn!(lease = self.name, %error, "the lease could not be looked at");
@@ -158,7 +139,7 @@ impl Election {
             self.expire();
             tokio::select! {
                 () = stop.cancelled() => break,
-                () = tokio::time::sleep(self.times.retry) => {}
+                () = tokio::time::sleep(self.times.lease_retry) => {}
                 () = until(*self.tenure.borrow()) => self.expire(),
             }
         }
@@ -218,7 +199,7 @@ impl Election {
             Ok::<_, kube::Error>(())
         };
         // Nobody is kept waiting for longer than the lease's duration when this fails.
-        if let Ok(Err(error)) = tokio::time::timeout(self.times.retry, freed).await {
+        if let Ok(Err(error)) = tokio::time::timeout(self.times.lease_retry, freed).await {
             tracing::warn!(lease = self.name, %error, "the lease was not let go");
         }
     }
@@ -267,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_change_of_hands_is_counted_and_a_renewal_is_not() {
-        let (times, now) = (Times::default(), clock::micro_time());
+        let (times, now) = (Paces::default(), clock::micro_time());
         let first = record(None, "a", &times, now.clone());
         assert_eq!((first.lease_transitions, first.acquire_time.clone()), (Some(0), Some(now.clone())));
         let later = MicroTime(now.0 + k8s_openapi::jiff::SignedDuration::from_secs(2));
@@ -317,7 +298,7 @@ mod tests {
 
     #[test]
     fn the_holder_gives_up_well_before_others_may_take_over() {
-        let times = Times::default();
-        assert!(times.give_up + 2 * times.retry < times.duration);
+        let times = Paces::default();
+        assert!(times.lease_give_up + 2 * times.lease_retry < times.lease_duration);
     }
 }

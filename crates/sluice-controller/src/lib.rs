@@ -77,7 +77,7 @@ use crate::config::{Config, Listeners};
 use crate::connections::{Bounds, Connection, Shown};
 use crate::injection::missing::{MissingAgents, Search};
 use crate::injection::webhook::{self, Injector};
-use crate::lease::{Election, Tenure, Times};
+use crate::lease::{Election, Tenure};
 use crate::metrics::ControllerMetrics;
 use crate::namespaces::Namespaces;
 use crate::plane::{Newest, Plane};
@@ -150,7 +150,7 @@ impl Controller {
         );
         let pod = config.pod.as_str().into();
         let (election, tenure) =
-            Election::new(client.clone(), &config.namespace, &config.lease, pod, Times::default());
+            Election::new(client.clone(), &config.namespace, &config.lease, pod, config.paces);
         let parts = Parts { client, index, newest, pods, tenure, metrics };
         for source in sources {
             let watch = watch::follow(parts.client.clone(), source, changes.clone());

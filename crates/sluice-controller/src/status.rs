@@ -1,12 +1,12 @@
 //! Writes the status of both resources, while this replica holds the lease.
 //!
 //! What is to be said is compared with what the API server last showed: an object whose status says it already is not
-//! written, so a quiet cluster sees no write at all. An object is written at most once in [`BETWEEN`]; what changes
+//! written, so a quiet cluster sees no write at all. An object is written at most once in [`Paces::between_writes`]; what changes
 //! meanwhile is said then. Every write ends with the tenure, and names the version of the object that it was made from,
 //! so a replica that was suspended in mid-write can't overwrite what its successor wrote.
 //!
 //! A new holder does not know what agents of other replicas say before those have told it, nor do agents of a replica
-//! that has just started come at once: until then, or for [`SETTLE`], what only agents know stays as it was written.
+//! that has just started come at once: until then, or for [`Paces::settle`], what only agents know stays as it was written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,6 +39,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::breakers::{Answer, Breakers};
 use crate::clock;
+use crate::config::Paces;
 use crate::events::notice::{About, Notice};
 use crate::lease::{Tenure, holds, within_tenure};
 use crate::peers::Others;
@@ -47,12 +48,8 @@ use crate::plane::Newest;
 /// Who owns the fields.
 pub const FIELD_MANAGER: &str = "sluice-controller";
 
-/// Between two writes of one object.
-const BETWEEN: Duration = Duration::from_secs(10);
 /// Between two looks at what the agents say.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long agents get to connect before they are counted, and other replicas to tell what theirs say.
-const SETTLE: Duration = Duration::from_secs(15);
 /// Writes at once.
 const AT_ONCE: usize = 8;
 /// Writes between two looks: what is written last is not to be old by then.
@@ -76,11 +73,12 @@ pub(crate) struct StatusWriter {
     pub(crate) tenure: Tenure,
     pub(crate) notices: mpsc::Sender<Notice>,
     pub(crate) paces: Paces,
+    pub(crate) memory: Memory,
 }
 
 /// What the writer remembers.
 #[derive(Debug, Default)]
-pub(crate) struct Paces {
+pub(crate) struct Memory {
     written: BTreeMap<(ObjectKind, Key), Instant>,
     /// Since when this replica has served agents, and held the lease.
     served_since: Option<Instant>,
@@ -121,12 +119,12 @@ impl StatusWriter {
             }
             let Some(compiled) = self.newest.borrow().clone() else { continue };
             let now = clock::now();
-            self.paces.served_since.get_or_insert(now);
+            self.memory.served_since.get_or_insert(now);
             if !holds(&self.tenure, now) {
-                self.paces.held_since = None;
+                self.memory.held_since = None;
                 continue;
             }
-            let held_since = *self.paces.held_since.get_or_insert(now);
+            let held_since = *self.memory.held_since.get_or_insert(now);
             let facts = self.facts(now, held_since);
             let writes = self.due(&compiled, &facts);
             self.write(writes).await;
@@ -135,8 +133,8 @@ impl StatusWriter {
 
     fn facts(&self, now: Instant, held_since: Instant) -> Facts {
         let Sources { fleet, others, breakers, publisher } = &self.sources;
-        let served = self.paces.served_since.is_some_and(|since| now >= since + SETTLE);
-        let settled = now >= held_since + SETTLE || (served && others.have_reported());
+        let served = self.memory.served_since.is_some_and(|since| now >= since + self.paces.settle);
+        let settled = now >= held_since + self.paces.settle || (served && others.have_reported());
         let mut said = fleet.said();
         others.add_to(&mut said);
         Facts {
@@ -152,8 +150,8 @@ impl StatusWriter {
 
     /// What is to be written now.
     fn due(&mut self, compiled: &Compiled, facts: &Facts) -> Vec<Write> {
-        self.paces.written.retain(|_, at| facts.now < *at + BETWEEN);
-        let written = &self.paces.written;
+        self.memory.written.retain(|_, at| facts.now < *at + self.paces.between_writes);
+        let written = &self.memory.written;
         let index = self.index.lock();
         let mut writes = Vec::new();
         for (key, report) in &compiled.routes {
@@ -222,9 +220,8 @@ impl StatusWriter {
         let found = report.targets.iter().filter_map(|target| {
             let status = match self.sources.breakers.answer(&target.id, facts.now) {
                 Answer::Is(status) => Some(status),
-                Answer::NotYet => before(&target.name),
                 Answer::AskAgents if facts.settled => facts.agents_breakers.get(&target.id).cloned(),
-                Answer::AskAgents => before(&target.name),
+                Answer::NotYet | Answer::AskAgents => before(&target.name),
             };
             Some((target.id.clone(), status?))
         });
@@ -260,7 +257,7 @@ impl StatusWriter {
                 Some(Err(_)) => tracing::warn!(kind, %object, "a status was not written in time"),
             }
             // Failed or not: what keeps failing is not tried in a loop.
-            self.paces.written.insert((write.kind, write.key), clock::now());
+            self.memory.written.insert((write.kind, write.key), clock::now());
         }
     }
 }

@@ -1,5 +1,9 @@
 //! Whole replicas, against the API server of tests.
 
+mod fleet;
+mod ha;
+mod robustness;
+
 use std::net::SocketAddr;
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;

@@ -321,9 +321,10 @@ mod tests {
             ("alice", PEER_AUDIENCE, true, Some(tonic::Code::Unauthenticated)),
         ] {
             let server = ApiServer::default();
-            server.answer_reviews(serde_json::json!({
+            let status = serde_json::json!({
                 "authenticated": good, "audiences": [audience], "user": {"username": account},
-            }));
+            });
+            server.answer_reviews(move |_| status.clone());
             let mut metadata = MetadataMap::new();
             metadata.insert("authorization", "Bearer abc".parse().unwrap());
             let recognised = PeerTokens::new(server.client(), file.clone()).recognise(&metadata).await;

@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::events::{self, EventWriter};
 use crate::injection::missing::MissingAgents;
 use crate::peers::{Dial, Gatherer, Others};
-use crate::status::{Paces, Sources, StatusWriter};
+use crate::status::{Memory, Sources, StatusWriter};
 use crate::tasks::Tasks;
 use crate::tokens::PeerTokens;
 
@@ -62,7 +62,8 @@ pub(crate) fn start(
         sources: Sources { fleet, others, breakers, publisher },
         tenure: parts.tenure.clone(),
         notices,
-        paces: Paces::default(),
+        paces: config.paces,
+        memory: Memory::default(),
     };
     tasks.finish("status", status.run(tasks.stop()));
     let events = Arc::new(EventWriter {
