@@ -25,7 +25,8 @@ pub enum Needs {
     Resources,
     /// Sluice, as it is installed.
     Release,
-    /// Sluice, for itself alone: it takes something away, or installs it anew. It is mended afterwards.
+    /// Sluice, for itself alone: it takes something away, installs it anew, or counts on a machine that keeps up. Sluice is
+    /// mended afterwards.
     ReleaseAlone,
 }
 

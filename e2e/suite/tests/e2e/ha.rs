@@ -49,14 +49,18 @@ impl<'a> Load<'a> {
         Ok(load)
     }
 
+    /// How many there were, good or bad.
+    async fn answers(&self) -> Result<u64> {
+        let counts = self.caller.load(&self.pod).await?;
+        Ok(counts["ok"].as_u64().unwrap_or(0) + counts["failed"].as_u64().unwrap_or(0))
+    }
+
     /// Waits for so many more answers.
-    async fn goes_on(&self, answers: u64) -> Result<()> {
-        let count =
-            |counts: &Value| counts["ok"].as_u64().unwrap_or(0) + counts["failed"].as_u64().unwrap_or(0);
-        let before = count(&self.caller.load(&self.pod).await?);
-        eventually(PATIENCE, format!("{answers} more answers"), async || {
-            let counts = self.caller.load(&self.pod).await?;
-            ensure!(count(&counts) >= before + answers, "{counts}");
+    async fn goes_on(&self, more: u64) -> Result<()> {
+        let before = self.answers().await?;
+        eventually(PATIENCE, format!("{more} more answers"), async || {
+            let answers = self.answers().await?;
+            ensure!(answers >= before + more, "{answers} after {before}");
             Ok(())
         })
         .await
@@ -191,6 +195,62 @@ fn ha_who_has_lost_the_lease_writes_nothing() {
         })
         .await?;
         release::has_writer(&scene.cluster).await?;
+        Ok(())
+    });
+}
+
+/// A pod that sees the node's processes and runs `pods/hang.py`.
+fn hang(scene: &Scene) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "hang", "labels": {"sluice.dev/inject": "disabled"}},
+        "spec": {
+            "hostPID": true, "restartPolicy": "Never",
+            "containers": [{
+                "name": "hang", "image": scene.images.e2e(),
+                "command": ["/usr/bin/python3", "-c", include_str!("../../pods/hang.py")],
+                "securityContext": {"runAsUser": 0},
+            }],
+        },
+    })
+}
+
+#[test]
+fn ha_an_api_server_that_hangs_keeps_nobody_from_working() {
+    play(Needs::ReleaseAlone, async |scene| {
+        let _provider = provider_of_streams(scene).await?;
+        scene.apply(&route_with_secret("late", &["late"], "late", "key")).await?;
+        scene.says("ModelRoute", "late", "ResolvedRefs", "False", "SecretNotFound").await?;
+        let app = App::start_injected(scene, &Shape::default()).await?;
+        let [pod] = app.names().await?;
+        app.is_served(&pod, "gpt-4o").await?;
+        let load = Load::begin(scene).await?;
+
+        let before = load.answers().await?;
+        scene.apply(&hang(scene)).await?;
+        // Longer than a lease lasts, and than its holder may go on without having renewed it.
+        eventually(PATIENCE, "the API server is back", async || {
+            let pod = scene.get("Pod", "hang").await?;
+            ensure!(pod["status"]["phase"] == "Succeeded", "{}", pod["status"]);
+            Ok(())
+        })
+        .await?;
+        let after = load.answers().await?;
+        ensure!(after >= before + 40, "{} answers in half a minute", after - before);
+
+        scene.apply(&secret("late", &[("key", "a-key-that-came-late")])).await?;
+        eventually(PATIENCE, "somebody writes", async || {
+            let route = scene.get("ModelRoute", "late").await?;
+            sluice_e2e::condition::is(&route, "ResolvedRefs", "True", "ResolvedRefs")
+        })
+        .await?;
+        release::has_writer(&scene.cluster).await?;
+        scene.apply(&route("chat", &["gpt-4o", "gpt-5"])).await?;
+        app.is_served(&pod, "gpt-5").await?;
+        load.lost_nothing().await?;
+        for controller in release::controllers(&scene.cluster).await? {
+            let status = &controller["status"]["containerStatuses"][0];
+            ensure!(status["restartCount"] == 0, "a controller was started anew: {status}");
+        }
         Ok(())
     });
 }

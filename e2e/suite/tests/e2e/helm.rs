@@ -10,7 +10,7 @@ use sluice_e2e::cluster::Cluster;
 use sluice_e2e::command;
 use sluice_e2e::manifests::{route, route_with_secret, secret};
 use sluice_e2e::provider::Provider;
-use sluice_e2e::release::{self, CONTROLLER, NAME, NAMESPACE, RESOURCES, WEBHOOK, chart, helm};
+use sluice_e2e::release::{self, CONTROLLER, NAME, NAMESPACE, REDIS, RESOURCES, WEBHOOK, chart, helm};
 use sluice_e2e::scene::{Needs, play};
 use sluice_e2e::until::{PATIENCE, eventually};
 
@@ -207,6 +207,8 @@ fn helm_uninstall_keeps_objects_and_agents_go_on() {
 #[test]
 fn helm_with_named_namespaces_reads_secrets_nowhere_else() {
     play(Needs::ReleaseAlone, async |scene| {
+        // The chart brings its own, and does not take over what is somebody else's.
+        scene.delete("Secret", REDIS).await?;
         let namespaces = format!("watchNamespaces={{{}}}", scene.namespace);
         release::upgrade(&scene.images, &["--set", &namespaces]).await?;
         let user = format!("system:serviceaccount:{NAMESPACE}:{CONTROLLER}");
@@ -248,6 +250,7 @@ fn helm_gateway_serves_those_who_say_who_they_are() {
     play(Needs::ReleaseAlone, async |scene| {
         let _provider = Provider::start(scene).await?;
         scene.apply(&route("chat", &["gpt-4o"])).await?;
+        scene.delete("Secret", REDIS).await?;
         let namespace = format!("gateway.namespace={}", scene.namespace);
         let values = ["--set", "allNamespaces=true", "--set", "gateway.enabled=true", "--set", &namespace];
         release::upgrade(&scene.images, &values).await?;

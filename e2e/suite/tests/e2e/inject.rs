@@ -200,9 +200,13 @@ fn inject_nothing_while_no_controller_runs_and_tell_of_it() {
         .await?;
         // As its note says.
         cluster.kill_pod(&scene.namespace, name(&pod)).await?;
+        eventually(PATIENCE, "its successor has an agent", async || {
+            let next = app.pods().await?.pop().context("no pod")?;
+            ensure!(name(&next) != name(&pod) && has_agent(&next), "pod {}", name(&next));
+            Ok(())
+        })
+        .await?;
         scene.rolled_out("app").await?;
-        let pod = app.pods().await?.pop().context("no pod")?;
-        ensure!(has_agent(&pod), "its successor has no agent");
         Ok(())
     });
 }

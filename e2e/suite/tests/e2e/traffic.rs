@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use http::Method;
 use serde_json::{Value, json};
 use sluice_e2e::app::{App, Shape, served};
 use sluice_e2e::manifests::{policy, quick_breaker, route, target};
@@ -91,7 +92,7 @@ fn traffic_the_trips_of_one_pod_open_the_breaker_for_all() {
 
 #[test]
 fn traffic_probes_are_limited_over_all_pods_and_recovery_closes() {
-    play(Needs::Release, async |scene| {
+    play(Needs::ReleaseAlone, async |scene| {
         let provider = Provider::start(scene).await?;
         scene.apply(&route("chat", &["gpt-4o"])).await?;
         scene.apply(&policy("quick", "chat", &quick_breaker())).await?;
@@ -108,16 +109,22 @@ fn traffic_probes_are_limited_over_all_pods_and_recovery_closes() {
         // Every call that gets through now hangs until its deadline.
         provider.always(json!({"ttft": "10m"})).await?;
         provider.reset().await?;
+        let before = decided_alone(&app, &pods).await?;
         eventually(PATIENCE, "it was probed three times", async || {
             hammer(&app, &pods).await?;
             let stats = provider.stats().await?["total"].clone();
-            ensure!(stats["maxInFlight"].as_u64() <= Some(1), "more than one probe at a time: {stats}");
             ensure!(stats["started"].as_u64() >= Some(3), "{stats}");
             Ok(())
         })
         .await?;
+        // One over all pods while Redis answers; and one per pod that had no answer from it in time, as on a busy machine.
+        let alone = decided_alone(&app, &pods).await?;
+        let allowed = 1 + alone.iter().zip(&before).filter(|(now, before)| now > before).count() as u64;
         let stats = provider.stats().await?["total"].clone();
-        ensure!(stats["maxInFlight"] == 1, "more than one probe at a time: {stats}");
+        ensure!(
+            stats["maxInFlight"].as_u64() <= Some(allowed),
+            "more than {allowed} probes at a time: {stats}"
+        );
 
         provider.always(json!({"tokens": 5})).await?;
         for pod in &pods {
@@ -136,9 +143,27 @@ fn traffic_probes_are_limited_over_all_pods_and_recovery_closes() {
     });
 }
 
+/// A number on the page of an agent's metrics.
+async fn metric(app: &App<'_>, pod: &str, name: &str) -> Result<f64> {
+    let page = app.http(pod, 8111, Method::GET, "/metrics", &Value::Null).await?;
+    let line =
+        page.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])));
+    let value = line.and_then(|line| line.rsplit(' ').next()).with_context(|| format!("no metric {name}"))?;
+    Ok(value.parse()?)
+}
+
+/// Admissions that each agent decided without Redis.
+async fn decided_alone(app: &App<'_>, pods: &[String; 3]) -> Result<Vec<f64>> {
+    let mut counts = Vec::new();
+    for pod in pods {
+        counts.push(metric(app, pod, "sluice_store_fallback_admissions_total").await?);
+    }
+    Ok(counts)
+}
+
 /// Many calls from all pods at once.
 async fn hammer(app: &App<'_>, pods: &[String; 3]) -> Result<()> {
-    let order = json!({"model": "gpt-4o", "times": 16, "parallel": 8, "stream": true});
+    let order = json!({"model": "gpt-4o", "times": 12, "parallel": 4, "stream": true});
     let [one, two, three] = pods;
     tokio::try_join!(app.ask(one, order.clone()), app.ask(two, order.clone()), app.ask(three, order))?;
     Ok(())
@@ -178,7 +203,7 @@ fn traffic_goes_to_the_fallback_and_nobody_notices() {
 
 #[test]
 fn traffic_one_quota_for_all_pods() {
-    play(Needs::Release, async |scene| {
+    play(Needs::ReleaseAlone, async |scene| {
         let provider = Provider::start(scene).await?;
         scene.apply(&route("chat", &["gpt-4o"])).await?;
         let (app, pods) = three_pods(scene, "gpt-4o").await?;
@@ -186,16 +211,19 @@ fn traffic_one_quota_for_all_pods() {
         scene.apply(&policy("quota", "chat", &groups)).await?;
         scene.says("ReliabilityPolicy", "quota", "Programmed", "True", "Programmed").await?;
         provider.reset().await?;
+        let before = decided_alone(&app, &pods).await?;
         let began = Instant::now();
-        let order = json!({"model": "gpt-4o", "times": 30, "parallel": 3});
+        let order = json!({"model": "gpt-4o", "times": 30, "parallel": 2});
         let [one, two, three] = &pods;
         let answers = tokio::try_join!(
             app.ask(one, order.clone()),
             app.ask(two, order.clone()),
             app.ask(three, order)
         )?;
-        // What the bucket held, and what has dripped in since.
-        let allowed = 31 + began.elapsed().as_secs() / 2;
+        // What the bucket held, what has dripped in since, and what a pod let through that had no answer from Redis in
+        // time, as on a busy machine.
+        let alone = decided_alone(&app, &pods).await?.iter().sum::<f64>() - before.iter().sum::<f64>();
+        let allowed = 31 + began.elapsed().as_secs() / 2 + alone as u64;
         let asked = provider.count("started").await?;
         ensure!((30..=allowed).contains(&asked), "of 30 a minute, {asked} calls came through, {allowed} may");
         let refused: Vec<Value> = [answers.0, answers.1, answers.2].concat();
