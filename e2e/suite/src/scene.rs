@@ -1,9 +1,9 @@
 //! A test, from its namespace to what is kept of it when it fails.
 
 use std::panic::AssertUnwindSafe;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use futures_util::FutureExt as _;
 use rand::Rng as _;
 use serde_json::{Value, json};
@@ -81,26 +81,11 @@ async fn staged<T: AsyncFnOnce(&Scene) -> Result<()>>(needs: Needs, name: &str, 
     let cluster = Cluster::connect().await?;
     let images = Images::from_env()?;
     release::ready(&cluster, &images, needs).await?;
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     let scene = Scene::begin(cluster, images, name).await?;
-    let played = AssertUnwindSafe(tokio::time::timeout(LIMIT, test(&scene))).catch_unwind().await;
-    let outcome = match played {
-        Ok(Ok(outcome)) => outcome,
-        Ok(Err(_)) => Err(anyhow::anyhow!("the test took longer than {LIMIT:?}")),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-            Err(anyhow::anyhow!(text.unwrap_or_else(|| "the test panicked".to_owned())))
-        }
-    };
-    let outcome = match outcome {
+    let outcome = match outcome(test, &scene).await {
         Ok(()) => Ok(()),
-        Err(error) => {
-            let namespaces = [scene.namespace.as_str(), release::NAMESPACE];
-            let kept = evidence::keep(&scene.cluster, name, &namespaces, &format!("{error:#}\n")).await;
-            let note = kept.map_or_else(|error| error.to_string(), |folder| folder.display().to_string());
-            Err(error.context(format!("in namespace {}; evidence: {note}", scene.namespace)))
-        }
+        Err(error) => Err(scene.told(error).await),
     };
     let keep = outcome.is_err() && std::env::var("KEEP").is_ok_and(|keep| keep == "1");
     let ended = if keep { Ok(()) } else { scene.end().await };
@@ -111,6 +96,19 @@ async fn staged<T: AsyncFnOnce(&Scene) -> Result<()>>(needs: Needs, name: &str, 
     drop(turn);
     evidence::note_duration(name, began.elapsed())?;
     outcome.and(ended).and(mended)
+}
+
+/// What came of a test, also when it panics or does not end.
+async fn outcome<T: AsyncFnOnce(&Scene) -> Result<()>>(test: T, scene: &Scene) -> Result<()> {
+    match AssertUnwindSafe(tokio::time::timeout(LIMIT, test(scene))).catch_unwind().await {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(_)) => bail!("the test took longer than {LIMIT:?}"),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            bail!(text.unwrap_or_else(|| "the test panicked".to_owned()))
+        }
+    }
 }
 
 impl Scene {
@@ -126,6 +124,14 @@ impl Scene {
         .await?;
         release::share_redis_secret(&scene.cluster, &scene.namespace).await?;
         Ok(scene)
+    }
+
+    /// A failure, with where to look.
+    async fn told(&self, error: anyhow::Error) -> anyhow::Error {
+        let namespaces = [self.namespace.as_str(), release::NAMESPACE];
+        let kept = evidence::keep(&self.cluster, &self.test, &namespaces, &format!("{error:#}\n")).await;
+        let kept = kept.map_or_else(|error| error.to_string(), |folder| folder.display().to_string());
+        error.context(format!("in namespace {}; evidence: {kept}", self.namespace))
     }
 
     async fn end(&self) -> Result<()> {

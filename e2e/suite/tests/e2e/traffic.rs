@@ -143,8 +143,8 @@ fn traffic_probes_are_limited_over_all_pods_and_recovery_closes() {
     });
 }
 
-/// A number on the page of an agent's metrics.
-async fn metric(app: &App<'_>, pod: &str, name: &str) -> Result<f64> {
+/// A counter on the page of an agent's metrics.
+async fn counter(app: &App<'_>, pod: &str, name: &str) -> Result<u64> {
     let page = app.http(pod, 8111, Method::GET, "/metrics", &Value::Null).await?;
     let line =
         page.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])));
@@ -153,10 +153,10 @@ async fn metric(app: &App<'_>, pod: &str, name: &str) -> Result<f64> {
 }
 
 /// Admissions that each agent decided without Redis.
-async fn decided_alone(app: &App<'_>, pods: &[String; 3]) -> Result<Vec<f64>> {
+async fn decided_alone(app: &App<'_>, pods: &[String; 3]) -> Result<Vec<u64>> {
     let mut counts = Vec::new();
     for pod in pods {
-        counts.push(metric(app, pod, "sluice_store_fallback_admissions_total").await?);
+        counts.push(counter(app, pod, "sluice_store_fallback_admissions_total").await?);
     }
     Ok(counts)
 }
@@ -222,8 +222,8 @@ fn traffic_one_quota_for_all_pods() {
         )?;
         // What the bucket held, what has dripped in since, and what a pod let through that had no answer from Redis in
         // time, as on a busy machine.
-        let alone = decided_alone(&app, &pods).await?.iter().sum::<f64>() - before.iter().sum::<f64>();
-        let allowed = 31 + began.elapsed().as_secs() / 2 + alone as u64;
+        let alone = decided_alone(&app, &pods).await?.iter().sum::<u64>() - before.iter().sum::<u64>();
+        let allowed = 31 + began.elapsed().as_secs() / 2 + alone;
         let asked = provider.count("started").await?;
         ensure!((30..=allowed).contains(&asked), "of 30 a minute, {asked} calls came through, {allowed} may");
         let refused: Vec<Value> = [answers.0, answers.1, answers.2].concat();
