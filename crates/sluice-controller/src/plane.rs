@@ -1,12 +1,12 @@
 //! The CR path: changes come in, the index holds them, `compile` judges, the publisher sends, and status is written of
 //! what came of it.
 //!
-//! One task owns it all. Changes that come together (a `kubectl apply` of a directory, a list at the start) are
+//! One task owns it all. A change costs what its own namespace costs. Changes that come together (a `kubectl apply` of a directory, a list at the start) are
 //! compiled together: the first waits a moment for the others. Nothing is published before every watch has told all
 //! that it found, since an agent deletes what a snapshot does not name; nor is a namespace while a Secret of it is being
 //! read.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
 use parking_lot::Mutex;
-use sluice_policy::compile::{Compiled, compile};
+use sluice_core::target_id::TargetId;
+use sluice_policy::compile::{Compiled, compile_again};
 use sluice_policy::index::{Index, Key, SecretScope};
 use sluice_policy::metrics::ControlMetrics;
 use sluice_policy::publish::Publisher;
@@ -49,15 +50,33 @@ pub(crate) struct Plane {
     unsynced: BTreeSet<Source>,
     changes: mpsc::Sender<Change>,
     newest: watch::Sender<Option<Arc<Compiled>>>,
+    due: Due,
+    /// The targets that agents were counted for.
+    counted: BTreeMap<Arc<str>, BTreeSet<TargetId>>,
 }
 
-/// What a change asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Effect {
-    Nothing,
-    /// To count agents again.
-    Count,
-    Compile,
+/// What changes have asked for and is not done yet.
+#[derive(Debug, Default)]
+struct Due {
+    /// Every namespace is to be compiled.
+    everything: bool,
+    compile: BTreeSet<Arc<str>>,
+    /// Agents are to be counted again.
+    count: BTreeSet<Arc<str>>,
+}
+
+impl Due {
+    /// Of one namespace, or of all.
+    fn compile(&mut self, namespace: Option<&str>) {
+        match namespace {
+            Some(namespace) => drop(self.compile.insert(namespace.into())),
+            None => self.everything = true,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        !self.everything && self.compile.is_empty() && self.count.is_empty()
+    }
 }
 
 impl Plane {
@@ -83,6 +102,8 @@ impl Plane {
             unsynced: sources.iter().cloned().collect(),
             changes,
             newest,
+            due: Due { everything: true, ..Due::default() },
+            counted: BTreeMap::new(),
         };
         (plane, index, receiver)
     }
@@ -98,85 +119,95 @@ impl Plane {
             {
                 together.push(change);
             }
-            let effects = together.drain(..).map(|change| self.apply(change));
-            let effect = effects.max().unwrap_or(Effect::Nothing);
-            if self.unsynced.is_empty() {
-                self.carry_out(effect);
+            for change in together.drain(..) {
+                self.apply(change);
+            }
+            if self.unsynced.is_empty() && !self.due.is_empty() {
+                self.carry_out();
             }
         }
     }
 
-    fn apply(&mut self, change: Change) -> Effect {
+    fn apply(&mut self, change: Change) {
         let now_ms = clock::unix_ms();
         match change {
             Change::Route(route) => {
-                let same = self.is_known(Kind::Route, &route.metadata);
+                let (known, key) = (self.is_known(Kind::Route, &route.metadata), Key::of(&route.metadata));
                 self.index.lock().apply_route(*route, now_ms);
-                if same { Effect::Nothing } else { Effect::Compile }
+                if !known {
+                    self.due.compile(Some(&key.namespace));
+                }
             }
             Change::Policy(policy) => {
-                let same = self.is_known(Kind::Policy, &policy.metadata);
+                let (known, key) = (self.is_known(Kind::Policy, &policy.metadata), Key::of(&policy.metadata));
                 self.index.lock().apply_policy(*policy, now_ms);
-                if same { Effect::Nothing } else { Effect::Compile }
+                if !known {
+                    self.due.compile(Some(&key.namespace));
+                }
             }
             Change::Unreadable(kind, unread, problem) => {
+                let key = Key::of(&unread.meta);
                 self.index.lock().hold_unread(kind, *unread, &problem);
-                Effect::Compile
+                self.due.compile(Some(&key.namespace));
             }
             Change::SecretsForbidden(namespace) => {
                 self.index.lock().forbid_secrets(namespace.as_deref(), true);
-                Effect::Compile
+                self.due.compile(namespace.as_deref());
             }
             Change::SecretVersion(key, version) => {
-                self.secrets.seen(key, version);
-                Effect::Compile
+                if self.secrets.seen(key.clone(), version) {
+                    self.due.compile(Some(&key.namespace));
+                }
             }
             Change::Secret(secret) => {
-                let wanted = self.secrets.came(&secret);
-                if wanted {
+                if self.secrets.came(&secret) {
+                    self.due.compile(Some(&Key::of(&secret.metadata).namespace));
                     self.index.lock().apply_secret(*secret);
                 }
-                if wanted { Effect::Compile } else { Effect::Nothing }
             }
             Change::SecretLate(key, why) => {
                 self.secrets.late(&key);
                 self.index.lock().fail_secret(&key, &why);
-                Effect::Compile
+                self.due.compile(Some(&key.namespace));
             }
             Change::Pod(pod) => {
+                self.due.count.insert(pod.key.namespace.clone());
                 self.pods.apply(pod);
-                Effect::Count
             }
             Change::Deleted(kind, key) => self.delete(kind, &key, now_ms),
-            Change::Synced(source) => {
-                if let Source::Secrets(namespace) = &source
-                    && !self.unsynced.contains(&source)
-                {
-                    // It was refused, and is seen now.
-                    self.index.lock().forbid_secrets(namespace.as_deref(), false);
-                }
-                if self.unsynced.remove(&source) {
-                    tracing::debug!(?source, "everything was seen");
-                }
-                Effect::Compile
-            }
+            Change::Synced(source) => self.synced(&source),
         }
     }
 
-    fn delete(&mut self, kind: Kind, key: &Key, now_ms: u64) -> Effect {
+    fn delete(&mut self, kind: Kind, key: &Key, now_ms: u64) {
         match kind {
             Kind::Route => self.index.lock().delete_route(key),
             Kind::Policy => self.index.lock().delete_policy(key, now_ms),
             Kind::Secret => {
-                self.secrets.gone(key);
                 self.index.lock().delete_secret(key);
+                if !self.secrets.gone(key) {
+                    return;
+                }
             }
             Kind::Pod => {
                 self.pods.delete(key);
-                return Effect::Count;
+                self.due.count.insert(key.namespace.clone());
+                return;
             }
         }
-        Effect::Compile
+        self.due.compile(Some(&key.namespace));
+    }
+
+    fn synced(&mut self, source: &Source) {
+        if self.unsynced.remove(source) {
+            tracing::debug!(?source, "everything was seen");
+        } else if let Source::Secrets(namespace) = source {
+            // It may have been refused, and is seen now.
+            let news = self.index.lock().forbid_secrets(namespace.as_deref(), false);
+            if news {
+                self.due.compile(namespace.as_deref());
+            }
+        }
     }
 
     /// Whether this generation has been read already: then it is our own status that was written.
@@ -190,26 +221,32 @@ impl Plane {
         known.is_some_and(|known| known.uid == meta.uid && known.generation == meta.generation)
     }
 
-    fn carry_out(&mut self, effect: Effect) {
-        let compiled = match effect {
-            Effect::Nothing => return,
-            Effect::Count => self.newest.borrow().clone(),
-            Effect::Compile => None,
-        };
-        if let Some(compiled) = compiled {
-            self.publisher.count_agents(self.pods.agents_by_target(&compiled));
+    fn carry_out(&mut self) {
+        let before = self.newest.borrow().clone();
+        let due = std::mem::take(&mut self.due);
+        let namespaces = if due.everything || before.is_none() { self.namespaces() } else { due.compile };
+        if namespaces.is_empty()
+            && let Some(compiled) = &before
+        {
+            let counts = self.count(compiled, &due.count);
+            self.publisher.count_agents_of(counts);
             return;
         }
-        let mut compiled = self.compile();
-        let awaited = self.secrets.awaited_namespaces();
+        let mut compiled = self.compile(before.as_deref(), &namespaces);
+        let mut awaited = self.secrets.awaited_namespaces();
+        awaited.retain(|namespace| namespaces.contains(namespace));
         if !awaited.is_empty() {
             // Targets would be without their credentials for as long as the reading takes: their namespaces stay as
             // they are, and at the start, when nobody knows how that is, everything waits.
-            let Some(before) = self.newest.borrow().clone() else { return };
-            compiled.keep(&before, &awaited);
+            let Some(before) = &before else {
+                self.due.everything = true;
+                return;
+            };
+            compiled.keep(before, &awaited);
         }
         let compiled = Arc::new(compiled);
-        self.publisher.count_agents(self.pods.agents_by_target(&compiled));
+        let counts = self.count(&compiled, &namespaces.into_iter().chain(due.count).collect());
+        self.publisher.count_agents_of(counts);
         let too_large = self.publisher.publish(compiled.clone());
         for error in &too_large {
             tracing::error!(namespace = &*error.namespace, %error, "agents keep the policies that they have");
@@ -217,19 +254,52 @@ impl Plane {
         self.newest.send_replace(Some(compiled));
     }
 
-    fn compile(&mut self) -> Compiled {
+    /// All that there is, and all that there was.
+    fn namespaces(&self) -> BTreeSet<Arc<str>> {
+        let index = self.index.lock();
+        let keys = index.routes().keys().chain(index.policies().keys());
+        let now = keys.map(|key| key.namespace.clone());
+        let newest = self.newest.borrow();
+        let before = newest.iter().flat_map(|compiled| compiled.namespaces.keys().cloned());
+        now.chain(before).collect()
+    }
+
+    fn compile(&mut self, before: Option<&Compiled>, namespaces: &BTreeSet<Arc<str>>) -> Compiled {
+        let nothing = Compiled::default();
+        let before = before.unwrap_or(&nothing);
         let mut index = self.index.lock();
         let started = clock::now();
-        let compiled = compile(&index);
+        let compiled = compile_again(&index, before, namespaces);
         self.metrics.compiled(clock::now().saturating_duration_since(started), &compiled);
-        let (wanted, forgotten) = self.secrets.named(&named_by(&index, &compiled));
-        for key in &forgotten {
-            index.delete_secret(key);
-        }
-        for key in wanted {
-            tokio::spawn(read(self.client.clone(), key, self.changes.clone()));
+        for namespace in namespaces {
+            let named = named_by(&index, &compiled, namespace);
+            let (wanted, forgotten) = self.secrets.named(namespace, &named);
+            for key in &forgotten {
+                index.delete_secret(key);
+            }
+            for key in wanted {
+                tokio::spawn(read(self.client.clone(), key, self.changes.clone()));
+            }
         }
         compiled
+    }
+
+    /// How many agents share each target of some namespaces; zero for targets that are gone.
+    fn count(&mut self, compiled: &Compiled, namespaces: &BTreeSet<Arc<str>>) -> BTreeMap<TargetId, u32> {
+        let mut counts = BTreeMap::new();
+        for namespace in namespaces {
+            let policies = compiled.namespaces.get(namespace);
+            let now =
+                policies.map(|policies| self.pods.agents_by_target(namespace, policies)).unwrap_or_default();
+            for target in self.counted.remove(namespace).unwrap_or_default() {
+                counts.insert(target, 0);
+            }
+            if !now.is_empty() {
+                self.counted.insert(namespace.clone(), now.keys().cloned().collect());
+            }
+            counts.extend(now);
+        }
+        counts
     }
 }
 

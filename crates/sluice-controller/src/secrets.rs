@@ -35,6 +35,8 @@ pub(crate) struct Secrets {
     read: BTreeMap<Key, Version>,
     /// Asked for, and not come yet.
     asked: BTreeMap<Key, Asked>,
+    /// Those that routes name.
+    named: BTreeSet<Key>,
 }
 
 #[derive(Debug)]
@@ -45,14 +47,19 @@ struct Asked {
 }
 
 impl Secrets {
-    pub(crate) fn seen(&mut self, key: Key, version: Version) {
+    /// Whether a route names it.
+    pub(crate) fn seen(&mut self, key: Key, version: Version) -> bool {
+        let named = self.named.contains(&key);
         self.there.insert(key, version);
+        named
     }
 
-    pub(crate) fn gone(&mut self, key: &Key) {
+    /// Whether a route names it.
+    pub(crate) fn gone(&mut self, key: &Key) -> bool {
         self.there.remove(key);
         self.read.remove(key);
         self.asked.remove(key);
+        self.named.contains(key)
     }
 
     /// Takes one that was asked for. Whether it is still wanted.
@@ -78,8 +85,8 @@ impl Secrets {
         awaited.map(|(key, _)| key.namespace.clone()).collect()
     }
 
-    /// What is to be read now, and what is to be forgotten, when these are named.
-    pub(crate) fn named(&mut self, named: &BTreeSet<Key>) -> (Vec<Key>, Vec<Key>) {
+    /// What is to be read now, and what is to be forgotten, when of a namespace these are named.
+    pub(crate) fn named(&mut self, namespace: &Arc<str>, named: &BTreeSet<Key>) -> (Vec<Key>, Vec<Key>) {
         let mut wanted = Vec::new();
         for key in named {
             let Some(version) = self.there.get(key) else { continue };
@@ -89,31 +96,42 @@ impl Secrets {
                 wanted.push(key.clone());
             }
         }
-        let forgotten: Vec<Key> = self.read.keys().filter(|key| !named.contains(*key)).cloned().collect();
-        for key in &forgotten {
-            self.read.remove(key);
+        let first = Key { namespace: namespace.clone(), name: "".into() };
+        let before: Vec<Key> =
+            self.named.range(first..).take_while(|key| key.namespace == *namespace).cloned().collect();
+        let mut forgotten = Vec::new();
+        for key in before.into_iter().filter(|key| !named.contains(key)) {
+            self.named.remove(&key);
+            if self.read.remove(&key).is_some() {
+                forgotten.push(key);
+            }
         }
+        self.named.extend(named.iter().cloned());
         (wanted, forgotten)
     }
 }
 
-/// The Secrets that routes name, also those that cannot be compiled now.
-pub(crate) fn named_by(index: &Index, compiled: &Compiled) -> BTreeSet<Key> {
+/// The Secrets that a namespace's routes name, also those that cannot be compiled now.
+pub(crate) fn named_by(index: &Index, compiled: &Compiled, namespace: &Arc<str>) -> BTreeSet<Key> {
     let mut named = BTreeSet::new();
-    for (namespace, policies) in &compiled.namespaces {
-        let targets = policies.routes.iter().flat_map(|route| &route.policy.targets);
-        let keys = targets.filter_map(|target| match &target.credential {
-            Credential::Secret(key) => Some(&key.name),
-            Credential::Passthrough | Credential::None => None,
-        });
-        let held = policies.held_keys.iter().map(|key| &key.name);
-        named.extend(keys.chain(held).map(|name| Key { namespace: namespace.clone(), name: name.clone() }));
+    let mut name = |name: &str| named.insert(Key { namespace: namespace.clone(), name: name.into() });
+    if let Some(policies) = compiled.namespaces.get(namespace) {
+        for target in policies.routes.iter().flat_map(|route| &route.policy.targets) {
+            if let Credential::Secret(key) = &target.credential {
+                name(&key.name);
+            }
+        }
+        for key in &policies.held_keys {
+            name(&key.name);
+        }
     }
     // The newest version of a route that stays at an older one: what it waits for may be this.
-    for (key, entry) in index.routes() {
-        let targets = entry.newest.iter().flat_map(|route| &route.spec.targets);
-        let names = targets.filter_map(|target| target.credential.secret_ref.as_ref());
-        named.extend(names.map(|secret| Key::new(&key.namespace, &secret.name)));
+    let first = Key { namespace: namespace.clone(), name: "".into() };
+    let routes = index.routes().range(first..).take_while(|(key, _)| key.namespace == *namespace);
+    for target in routes.flat_map(|(_, entry)| &entry.newest).flat_map(|route| &route.spec.targets) {
+        if let Some(secret) = &target.credential.secret_ref {
+            name(&secret.name);
+        }
     }
     named
 }
@@ -141,25 +159,25 @@ mod tests {
     fn only_what_is_named_is_read_once_per_version_and_forgotten_after() {
         let (key, other) = (Key::new("ns", "key"), Key::new("ns", "other"));
         let (named, nothing) = (BTreeSet::from([key.clone()]), BTreeSet::new());
-        let mut secrets = Secrets::default();
-        assert_eq!(secrets.named(&named), (vec![], vec![]), "it does not exist");
-        secrets.seen(key.clone(), version("1"));
-        secrets.seen(other, version("1"));
-        assert_eq!(secrets.named(&named), (vec![key.clone()], vec![]));
-        assert_eq!(secrets.named(&named), (vec![], vec![]), "it was asked for");
+        let (mut secrets, ns) = (Secrets::default(), "ns".into());
+        assert_eq!(secrets.named(&ns, &named), (vec![], vec![]), "it does not exist");
+        assert!(secrets.seen(key.clone(), version("1")), "a route waits for it");
+        assert!(!secrets.seen(other, version("1")));
+        assert_eq!(secrets.named(&ns, &named), (vec![key.clone()], vec![]));
+        assert_eq!(secrets.named(&ns, &named), (vec![], vec![]), "it was asked for");
         assert!(secrets.came(&secret("key", "1")));
-        assert_eq!(secrets.named(&named), (vec![], vec![]));
+        assert_eq!(secrets.named(&ns, &named), (vec![], vec![]));
         // A rotation.
-        secrets.seen(key.clone(), version("2"));
-        assert_eq!(secrets.named(&named), (vec![key.clone()], vec![]));
+        assert!(secrets.seen(key.clone(), version("2")));
+        assert_eq!(secrets.named(&ns, &named), (vec![key.clone()], vec![]));
         assert_eq!(secrets.awaited_namespaces(), ["ns".into()].into());
         secrets.late(&key);
         assert!(secrets.awaited_namespaces().is_empty());
         assert!(secrets.came(&secret("key", "2")));
         // No route names it any more; later one does.
-        assert_eq!(secrets.named(&nothing), (vec![], vec![key.clone()]));
-        assert_eq!(secrets.named(&named), (vec![key.clone()], vec![]));
-        secrets.gone(&key);
+        assert_eq!(secrets.named(&ns, &nothing), (vec![], vec![key.clone()]));
+        assert_eq!(secrets.named(&ns, &named), (vec![key.clone()], vec![]));
+        assert!(secrets.gone(&key));
         assert!(!secrets.came(&secret("key", "2")), "deleted while it was read");
     }
 }

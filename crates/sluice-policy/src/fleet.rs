@@ -161,7 +161,7 @@ impl Fleet {
     pub(crate) fn report(&self, id: StreamId, report: Report) {
         let mut inner = self.lock();
         let Some(stream) = inner.streams.get_mut(&id) else { return };
-        let given: BTreeSet<TargetId> = stream.given_targets();
+        let given = stream.given_targets();
         let before = stream.targets.len();
         let mut changed = false;
         stream.store = report.store.or(stream.store.take());
@@ -252,9 +252,7 @@ impl Fleet {
         let mut counts = BTreeMap::new();
         for stream in self.lock().streams.values() {
             if let Some(newest) = stream.newest.borrow().as_ref() {
-                let targets: BTreeSet<&TargetId> =
-                    newest.contents.values().flat_map(|contents| &contents.targets).collect();
-                for target in targets {
+                for target in newest.targets.iter() {
                     *counts.entry(target.clone()).or_default() += 1;
                 }
             }
@@ -403,9 +401,8 @@ impl Stream {
         of.filter_map(|id| Some((id.clone(), self.targets.get(id)?.credential?))).collect()
     }
 
-    fn given_targets(&self) -> BTreeSet<TargetId> {
-        let contents = self.sent.iter().flat_map(|(_, published)| published.contents.values());
-        contents.flat_map(|contents| contents.targets.iter().cloned()).collect()
+    fn given_targets(&self) -> Arc<BTreeSet<TargetId>> {
+        self.sent.as_ref().map(|(_, published)| Arc::clone(&published.targets)).unwrap_or_default()
     }
 }
 
@@ -422,8 +419,8 @@ impl Inner {
             self.told.remove(&oldest);
         }
         if self.last.len() >= REMEMBERED {
-            let given: BTreeSet<TargetId> = self.streams.values().flat_map(Stream::given_targets).collect();
-            self.last.retain(|target, _| given.contains(target));
+            let given: Vec<_> = self.streams.values().map(Stream::given_targets).collect();
+            self.last.retain(|target, _| given.iter().any(|given| given.contains(target)));
         }
         let newer = |last: &TargetTransition| last.transition.epoch < transition.transition.epoch;
         if self.last.get(&transition.target).is_none_or(newer) {

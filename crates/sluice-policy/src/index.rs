@@ -203,13 +203,13 @@ impl Index {
         self.secret_scope = scope;
     }
 
-    /// Reading the Secrets of a namespace is refused, or not any more; `None`: of any namespace.
-    pub fn forbid_secrets(&mut self, namespace: Option<&str>, forbidden: bool) {
+    /// Reading the Secrets of a namespace is refused, or not any more; `None`: of any namespace. Whether that is news.
+    pub fn forbid_secrets(&mut self, namespace: Option<&str>, forbidden: bool) -> bool {
         let namespace: Arc<str> = namespace.unwrap_or_default().into();
         if forbidden {
-            self.secrets_forbidden.insert(namespace);
+            self.secrets_forbidden.insert(namespace)
         } else {
-            self.secrets_forbidden.remove(&namespace);
+            self.secrets_forbidden.remove(&namespace)
         }
     }
 

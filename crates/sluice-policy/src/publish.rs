@@ -3,9 +3,10 @@
 //! Why watch channels: a channel that queues lets one slow agent decide how much memory the control plane
 //! uses; a watch channel holds one value, so a slow agent skips what came between and ends on the newest.
 //!
-//! An *audience* is a scope and the features that its agents know: replicas of one workload share one snapshot,
-//! compiled and hashed once. The version is a hash of what the audience gets, so an edit that changes
-//! nothing for it is not sent. Secrets and agent counts change on their own and are outside of the hash.
+//! An *audience* is a scope and the features that its agents know: replicas of one workload share one. Audiences for
+//! which the same routes are selected get the same snapshot, made and hashed once, however many labels tell their pods
+//! apart. The version is a hash of what the audience gets, so an edit that changes nothing for it is not sent. Secrets
+//! and agent counts change on their own and are outside of the hash. An edit costs what its own namespace costs.
 //! Before the first publication there is no value: an agent that connects then waits, since an empty
 //! snapshot would delete what it serves from.
 
@@ -23,7 +24,7 @@ use tokio::sync::watch;
 
 use crate::compile::{Compiled, Scope, SecretVersion};
 
-/// Audiences at a time. Each costs a hash per publication.
+/// Audiences at a time.
 pub const MAX_AUDIENCES: usize = 10_000;
 
 /// Agents that get the same.
@@ -44,6 +45,16 @@ pub struct Published {
     pub agents: Arc<BTreeMap<TargetId, u32>>,
     /// What the routes were compiled from and where they go, for reading the answers.
     pub contents: Arc<BTreeMap<RouteName, Contents>>,
+    /// The targets of all of them.
+    pub targets: Arc<BTreeSet<TargetId>>,
+}
+
+/// Audiences that get the same: which of the namespace's routes, and what they know.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Group {
+    namespace: Arc<str>,
+    selected: Vec<bool>,
+    features: BTreeSet<Feature>,
 }
 
 /// What a published route consists of.
@@ -82,8 +93,10 @@ pub struct Publisher {
 #[derive(Debug, Default)]
 struct Inner {
     compiled: Option<Arc<Compiled>>,
-    agents: Arc<BTreeMap<TargetId, u32>>,
+    agents: BTreeMap<TargetId, u32>,
     audiences: BTreeMap<Audience, watch::Sender<Option<Arc<Published>>>>,
+    /// What was made of the newest, for as long as somebody gets it.
+    made: BTreeMap<Group, Result<Arc<Published>, TooLarge>>,
     /// Audiences that get nothing newer, and why.
     too_large: BTreeMap<Audience, TooLarge>,
 }
@@ -94,21 +107,32 @@ impl Publisher {
         Self::default()
     }
 
-    /// Makes this the newest. Audiences for which it is the same are not woken.
+    /// Makes this the newest. Audiences for which it is the same are not woken; namespaces that it shares with the one
+    /// before ([`crate::compile::compile_again`]) are not looked at.
     #[tracing::instrument(skip_all)]
     pub fn publish(&self, compiled: Arc<Compiled>) -> Vec<TooLarge> {
         let mut inner = self.lock();
-        inner.compiled = Some(compiled);
-        inner.send()
+        let before = inner.compiled.replace(Arc::clone(&compiled));
+        let same = |namespace: &Arc<str>| {
+            let of = |compiled: &Compiled| compiled.namespaces.get(namespace).map(Arc::as_ptr);
+            before.as_ref().is_some_and(|before| of(before) == of(&compiled))
+        };
+        inner.made.retain(|group, _| same(&group.namespace));
+        inner.send(|audience| !same(&audience.scope.namespace));
+        inner.stuck()
     }
 
     /// Sets how many agents share each target. Wakes the audiences that have such a target.
     pub fn count_agents(&self, agents: BTreeMap<TargetId, u32>) {
         let mut inner = self.lock();
-        if *inner.agents != agents {
-            inner.agents = Arc::new(agents);
-            inner.send();
-        }
+        let gone = inner.agents.keys().filter(|target| !agents.contains_key(*target));
+        let gone: Vec<_> = gone.map(|target| (target.clone(), 0)).collect();
+        inner.count(gone.into_iter().chain(agents).collect());
+    }
+
+    /// Sets how many agents share some targets; those without one are forgotten. The others stay as they are.
+    pub fn count_agents_of(&self, agents: BTreeMap<TargetId, u32>) {
+        self.lock().count(agents);
     }
 
     /// Routes that do not get to some of their agents, since what these would get is too large for a message.
@@ -137,13 +161,15 @@ impl Publisher {
         if inner.audiences.len() >= MAX_AUDIENCES {
             return Err(TooManyAudiences);
         }
-        let compiled = inner.compiled.clone();
-        let first = compiled.map(|compiled| Published::new(&compiled, &audience, &inner.agents)).transpose();
-        let first = first.unwrap_or_else(|error| {
-            inner.too_large.insert(audience.clone(), error);
-            None
-        });
-        let (sender, receiver) = watch::channel(first.map(Arc::new));
+        let first = match inner.make(&audience) {
+            Some((_, Ok(published))) => Some(published),
+            Some((_, Err(error))) => {
+                inner.too_large.insert(audience.clone(), error);
+                None
+            }
+            None => None,
+        };
+        let (sender, receiver) = watch::channel(first);
         inner.audiences.insert(audience, sender);
         Ok(receiver)
     }
@@ -154,35 +180,100 @@ impl Publisher {
 }
 
 impl Inner {
-    fn send(&mut self) -> Vec<TooLarge> {
+    /// The newest for an audience. `None`: there has been no publication.
+    fn make(&mut self, audience: &Audience) -> Option<(Group, Result<Arc<Published>, TooLarge>)> {
+        let compiled = self.compiled.as_ref()?;
+        let group = Group::of(compiled, audience);
+        if let Some(made) = self.made.get(&group) {
+            let made = made.clone();
+            return Some((group, made));
+        }
+        let made = Published::new(compiled, audience, &self.agents).map(Arc::new);
+        self.made.insert(group.clone(), made.clone());
+        Some((group, made))
+    }
+
+    /// Gives audiences what is new for them.
+    fn send(&mut self, concerned: impl Fn(&Audience) -> bool) {
         self.forget_the_left();
-        let Some(compiled) = &self.compiled else { return Vec::new() };
-        self.too_large.clear();
-        for (audience, sender) in &self.audiences {
-            match Published::new(compiled, audience, &self.agents) {
+        let audiences: Vec<Audience> =
+            self.audiences.keys().filter(|audience| concerned(audience)).cloned().collect();
+        for audience in audiences {
+            let Some((group, made)) = self.make(&audience) else { return };
+            match made {
                 Ok(published) => {
-                    sender.send_if_modified(|newest| {
-                        let changed = newest.as_deref() != Some(&published);
-                        if changed {
-                            *newest = Some(Arc::new(published));
-                        }
-                        changed
-                    });
+                    self.too_large.remove(&audience);
+                    let Some(sender) = self.audiences.get(&audience) else { continue };
+                    let present = sender.borrow().clone().filter(|newest| newest.is_same(&published));
+                    match present {
+                        // What it has goes on to be shared.
+                        Some(present) => drop(self.made.insert(group, Ok(present))),
+                        None => drop(sender.send_replace(Some(published))),
+                    }
                 }
                 Err(error) => {
-                    self.too_large.insert(audience.clone(), error);
+                    self.too_large.insert(audience, error);
                 }
             }
         }
+    }
+
+    fn count(&mut self, agents: BTreeMap<TargetId, u32>) {
+        let mut changed = BTreeSet::new();
+        for (target, count) in agents {
+            let before = if count == 0 {
+                self.agents.remove(&target)
+            } else {
+                self.agents.insert(target.clone(), count)
+            };
+            if before.unwrap_or(0) != count {
+                changed.insert(target);
+            }
+        }
+        if changed.is_empty() {
+            return;
+        }
+        let concerned =
+            |published: &Published| changed.iter().any(|target| published.targets.contains(target));
+        for made in self.made.values_mut().flatten() {
+            if concerned(made) {
+                *made = Arc::new(made.with_agents(&self.agents));
+            }
+        }
+        let concerned: BTreeSet<Audience> = self
+            .audiences
+            .iter()
+            .filter(|(_, sender)| sender.borrow().as_ref().is_some_and(|newest| concerned(newest)))
+            .map(|(audience, _)| audience.clone())
+            .collect();
+        self.send(|audience| concerned.contains(audience));
+    }
+
+    /// One error per namespace.
+    fn stuck(&self) -> Vec<TooLarge> {
         let by_namespace = self.too_large.values().map(|error| (Arc::clone(&error.namespace), error.clone()));
         by_namespace.collect::<BTreeMap<_, _>>().into_values().collect()
     }
 
-    /// Audiences that nobody listens to any more.
+    /// Audiences that nobody listens to any more, and what was made for them alone.
     fn forget_the_left(&mut self) {
         self.audiences.retain(|_, sender| sender.receiver_count() > 0);
         let audiences = &self.audiences;
         self.too_large.retain(|audience, _| audiences.contains_key(audience));
+        self.made.retain(|_, made| made.as_ref().is_ok_and(|made| Arc::strong_count(made) > 1));
+    }
+}
+
+impl Group {
+    fn of(compiled: &Compiled, audience: &Audience) -> Self {
+        let Audience { scope, features } = audience;
+        let routes =
+            compiled.namespaces.get(&scope.namespace).into_iter().flat_map(|policies| &policies.routes);
+        Self {
+            namespace: Arc::clone(&scope.namespace),
+            selected: routes.map(|route| route.is_for(&scope.labels)).collect(),
+            features: features.clone(),
+        }
     }
 }
 
@@ -205,16 +296,17 @@ impl Published {
             routes.push(encode::route(&route));
             contents.insert(name, Contents { sources: route.sources, targets });
         }
-        let targets: BTreeSet<&TargetId> = contents.values().flat_map(|contents| &contents.targets).collect();
-        let agents = agents.iter().filter(|(target, _)| targets.contains(target));
+        let targets: BTreeSet<TargetId> =
+            contents.values().flat_map(|contents| contents.targets.iter().cloned()).collect();
         let mut published = Self {
             version: "".into(),
             routes: routes.into(),
             held: policies.held,
             withheld,
             secrets: Arc::new(policies.secrets),
-            agents: Arc::new(agents.map(|(target, count)| (target.clone(), *count)).collect()),
+            agents: Arc::new(counts_of(&targets, agents)),
             contents: Arc::new(contents),
+            targets: Arc::new(targets),
         };
         published.version = published.hash().into();
         let bytes = published.snapshot("").encoded_len();
@@ -223,6 +315,15 @@ impl Published {
             return Err(TooLarge { namespace: Arc::clone(&audience.scope.namespace), bytes, max });
         }
         Ok(published)
+    }
+
+    fn with_agents(&self, agents: &BTreeMap<TargetId, u32>) -> Self {
+        Self { agents: Arc::new(counts_of(&self.targets, agents)), ..self.clone() }
+    }
+
+    /// Whether an agent that has the one has the other. The version stands for routes, held and withheld.
+    fn is_same(&self, other: &Self) -> bool {
+        self.version == other.version && self.secrets == other.secrets && self.agents == other.agents
     }
 
     /// The message for one stream.
@@ -275,4 +376,8 @@ impl Published {
     fn hash(&self) -> String {
         short_name(&Sha256::digest(self.versioned().encode_to_vec()))
     }
+}
+
+fn counts_of(targets: &BTreeSet<TargetId>, agents: &BTreeMap<TargetId, u32>) -> BTreeMap<TargetId, u32> {
+    targets.iter().filter_map(|target| Some((target.clone(), *agents.get(target)?))).collect()
 }

@@ -41,11 +41,14 @@ use merge::Merge;
 use secrets::Unresolved;
 
 /// What agents get and what status says.
+///
+/// Nothing of one namespace depends on another, so an edit compiles its own anew and shares the rest with what was
+/// compiled before: who compares addresses knows what is unchanged.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Compiled {
-    pub namespaces: BTreeMap<Arc<str>, NamespacePolicies>,
-    pub routes: BTreeMap<Key, RouteReport>,
-    pub policies: BTreeMap<Key, PolicyReport>,
+    pub namespaces: BTreeMap<Arc<str>, Arc<NamespacePolicies>>,
+    pub routes: BTreeMap<Key, Arc<RouteReport>>,
+    pub policies: BTreeMap<Key, Arc<PolicyReport>>,
 }
 
 /// What the agents of one namespace get.
@@ -65,6 +68,14 @@ pub struct NamespacePolicies {
 pub struct ScopedRoute {
     pub workloads: Option<WorkloadSelector>,
     pub policy: Arc<RoutePolicy>,
+}
+
+impl ScopedRoute {
+    /// Whether agents of pods with these labels get it.
+    #[must_use]
+    pub fn is_for(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.workloads.as_ref().is_none_or(|selector| selector.selects(labels))
+    }
 }
 
 /// Whose policies an agent gets: its namespace and its pod's labels.
@@ -88,11 +99,8 @@ impl Compiled {
     #[must_use]
     pub fn scope(&self, scope: &Scope) -> ScopePolicies {
         let Some(namespace) = self.namespaces.get(&scope.namespace) else { return ScopePolicies::default() };
-        let selected = |route: &&ScopedRoute| {
-            route.workloads.as_ref().is_none_or(|selector| selector.selects(&scope.labels))
-        };
-        let routes: Vec<_> =
-            namespace.routes.iter().filter(selected).map(|route| Arc::clone(&route.policy)).collect();
+        let selected = namespace.routes.iter().filter(|route| route.is_for(&scope.labels));
+        let routes: Vec<_> = selected.map(|route| Arc::clone(&route.policy)).collect();
         let named = routes.iter().flat_map(|route| secret_keys(route));
         let named: BTreeSet<&SecretKey> = named.chain(&namespace.held_keys).collect();
         let secrets = namespace.secrets.iter().filter(|(key, _)| named.contains(key));
@@ -104,17 +112,38 @@ impl Compiled {
 impl Compiled {
     /// Leaves some namespaces as they were before; those that were not there are not there yet.
     pub fn keep(&mut self, before: &Self, namespaces: &BTreeSet<Arc<str>>) {
-        let kept = |key: &Key| namespaces.contains(&key.namespace);
-        self.namespaces.retain(|namespace, _| !namespaces.contains(namespace));
-        self.routes.retain(|key, _| !kept(key));
-        self.policies.retain(|key, _| !kept(key));
-        let of = before.namespaces.iter().filter(|(namespace, _)| namespaces.contains(*namespace));
-        self.namespaces.extend(of.map(|(namespace, policies)| (namespace.clone(), policies.clone())));
-        let of = before.routes.iter().filter(|(key, _)| kept(key));
-        self.routes.extend(of.map(|(key, report)| (key.clone(), report.clone())));
-        let of = before.policies.iter().filter(|(key, _)| kept(key));
-        self.policies.extend(of.map(|(key, report)| (key.clone(), report.clone())));
+        for namespace in namespaces {
+            self.forget(namespace);
+            let policies = before.namespaces.get_key_value(namespace);
+            self.namespaces.extend(policies.map(|(name, policies)| (name.clone(), policies.clone())));
+            let reports = of_namespace(&before.routes, namespace);
+            self.routes.extend(reports.map(|(key, report)| (key.clone(), report.clone())));
+            let reports = of_namespace(&before.policies, namespace);
+            self.policies.extend(reports.map(|(key, report)| (key.clone(), report.clone())));
+        }
     }
+
+    fn forget(&mut self, namespace: &Arc<str>) {
+        self.namespaces.remove(namespace);
+        let routes: Vec<Key> = of_namespace(&self.routes, namespace).map(|(key, _)| key.clone()).collect();
+        for key in &routes {
+            self.routes.remove(key);
+        }
+        let policies: Vec<Key> =
+            of_namespace(&self.policies, namespace).map(|(key, _)| key.clone()).collect();
+        for key in &policies {
+            self.policies.remove(key);
+        }
+    }
+}
+
+/// What a map by name has of one namespace.
+fn of_namespace<'a, T>(
+    all: &'a BTreeMap<Key, T>,
+    namespace: &'a Arc<str>,
+) -> impl Iterator<Item = (&'a Key, &'a T)> {
+    let first = Key { namespace: Arc::clone(namespace), name: "".into() };
+    all.range(first..).take_while(move |(key, _)| key.namespace == *namespace)
 }
 
 fn secret_keys(route: &RoutePolicy) -> impl Iterator<Item = &SecretKey> {
@@ -126,13 +155,20 @@ fn secret_keys(route: &RoutePolicy) -> impl Iterator<Item = &SecretKey> {
 
 /// Compiles everything.
 #[must_use]
-#[tracing::instrument(skip_all, fields(routes = index.routes().len(), policies = index.policies().len()))]
 pub fn compile(index: &Index) -> Compiled {
-    let mut compiled = Compiled::default();
     let keys = index.routes().keys().chain(index.policies().keys());
-    let namespaces: BTreeSet<Arc<str>> = keys.map(|key| Arc::clone(&key.namespace)).collect();
+    let namespaces = keys.map(|key| Arc::clone(&key.namespace)).collect();
+    compile_again(index, &Compiled::default(), &namespaces)
+}
+
+/// Compiles these namespaces; the others are as they were before.
+#[must_use]
+#[tracing::instrument(name = "compile", skip_all, fields(namespaces = namespaces.len(), routes = index.routes().len()))]
+pub fn compile_again(index: &Index, before: &Compiled, namespaces: &BTreeSet<Arc<str>>) -> Compiled {
+    let mut compiled = before.clone();
     for namespace in namespaces {
-        Namespace::new(index, &namespace).compile(&mut compiled);
+        compiled.forget(namespace);
+        Namespace::new(index, namespace).compile(&mut compiled);
     }
     compiled
 }
@@ -149,11 +185,10 @@ struct Namespace<'a> {
 }
 
 impl<'a> Namespace<'a> {
-    fn new(index: &'a Index, namespace: &str) -> Self {
-        let routes = index.routes().values().filter(|route| *route.age.key.namespace == *namespace);
-        let mut routes: Vec<_> = routes.collect();
+    fn new(index: &'a Index, namespace: &'a Arc<str>) -> Self {
+        let mut routes: Vec<_> = of_namespace(index.routes(), namespace).map(|(_, route)| route).collect();
         routes.sort_by(|one, other| one.age.cmp(&other.age));
-        let policies = index.policies().values().filter(|policy| *policy.age.key.namespace == *namespace);
+        let policies = of_namespace(index.policies(), namespace).map(|(_, policy)| policy);
         Self {
             index,
             routes,
@@ -175,10 +210,11 @@ impl<'a> Namespace<'a> {
         self.out.routes.sort_by(|one, other| one.policy.name.cmp(&other.policy.name));
         for policy in &self.merge.policies {
             let report = report::policy(policy, &self.merge.standings, self.index.routes());
-            compiled.policies.insert(policy.age.key.clone(), report);
+            compiled.policies.insert(policy.age.key.clone(), Arc::new(report));
         }
-        compiled.routes.extend(self.reports);
-        compiled.namespaces.insert(namespace, self.out);
+        let reports = self.reports.into_iter().map(|(key, report)| (key, Arc::new(report)));
+        compiled.routes.extend(reports);
+        compiled.namespaces.insert(namespace, Arc::new(self.out));
     }
 
     fn name(&self) -> Option<Arc<str>> {
