@@ -112,10 +112,10 @@ impl Publisher {
     #[tracing::instrument(skip_all)]
     pub fn publish(&self, compiled: Arc<Compiled>) -> Vec<TooLarge> {
         let mut inner = self.lock();
-        let before = inner.compiled.replace(Arc::clone(&compiled));
+        let (now, before) = (Arc::clone(&compiled), inner.compiled.replace(compiled));
         let same = |namespace: &Arc<str>| {
             let of = |compiled: &Compiled| compiled.namespaces.get(namespace).map(Arc::as_ptr);
-            before.as_ref().is_some_and(|before| of(before) == of(&compiled))
+            before.as_ref().is_some_and(|before| of(before) == of(&now))
         };
         inner.made.retain(|group, _| same(&group.namespace));
         inner.send(|audience| !same(&audience.scope.namespace));
