@@ -92,16 +92,17 @@ async fn incident(sampler: &[(&str, &str)]) -> (Vec<JaegerSpan>, Vec<(String, St
 
 fn assert_the_incident_is_told(spans: &[JaegerSpan], printed: &[(String, String)]) {
     let told = told(spans);
-    // Each transition once over three agents, and none that was not.
+    // Each transition once over three agents.
     let mut epochs: Vec<_> = told.iter().map(|(key, _)| key.clone()).collect();
     epochs.sort();
     epochs.dedup();
     assert_eq!(epochs.len(), told.len(), "one was told twice: {told:#?}");
+    // What the run had printed by then; more may have come before its end.
     let mut arrived: Vec<_> = told.iter().map(|((from, to, _), _)| (from.clone(), to.clone())).collect();
-    let mut wanted = printed.to_vec();
-    arrived.sort();
-    wanted.sort();
-    assert_eq!(arrived, wanted);
+    for transition in printed {
+        let place = arrived.iter().position(|one| one == transition);
+        arrived.swap_remove(place.unwrap_or_else(|| panic!("{transition:?} was not told: {told:#?}")));
+    }
 
     // The attempt that caused it: a client span inside an exchange. (A busy machine's slow calls may open it again once
     // it has closed.)
