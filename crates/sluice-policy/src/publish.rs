@@ -13,13 +13,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 use sluice_core::policy::{ObjectRef, SecretKey};
 use sluice_core::target_id::{TargetId, short_name};
 use sluice_proto::apply::{RouteName, encode_withheld};
 use sluice_proto::feature::{self, Feature};
-use sluice_proto::{MAX_MESSAGE_BYTES, encode, v1};
+use sluice_proto::{MAX_MESSAGE_BYTES, encode, sent, v1};
 use tokio::sync::watch;
 
 use crate::compile::{Compiled, Scope, SecretVersion};
@@ -38,8 +39,8 @@ pub struct Audience {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Published {
     pub version: Arc<str>,
-    routes: Arc<[v1::RoutePolicy]>,
-    held: BTreeSet<RouteName>,
+    /// Routes, held and withheld as they travel: what the version is a hash of.
+    policies: Bytes,
     withheld: Vec<(RouteName, Feature)>,
     pub secrets: Arc<BTreeMap<SecretKey, SecretVersion>>,
     pub agents: Arc<BTreeMap<TargetId, u32>>,
@@ -298,18 +299,26 @@ impl Published {
         }
         let targets: BTreeSet<TargetId> =
             contents.values().flat_map(|contents| contents.targets.iter().cloned()).collect();
-        let mut published = Self {
-            version: "".into(),
-            routes: routes.into(),
-            held: policies.held,
+        let encoded = v1::Snapshot {
+            routes,
+            held: policies.held.iter().map(RouteName::encode).collect(),
+            withheld: withheld
+                .iter()
+                .map(|(route, feature)| encode_withheld(route, feature.as_str()))
+                .collect(),
+            ..v1::Snapshot::default()
+        };
+        let encoded = Bytes::from(encoded.encode_to_vec());
+        let published = Self {
+            version: short_name(&Sha256::digest(&encoded)).into(),
+            policies: encoded,
             withheld,
             secrets: Arc::new(policies.secrets),
             agents: Arc::new(counts_of(&targets, agents)),
             contents: Arc::new(contents),
             targets: Arc::new(targets),
         };
-        published.version = published.hash().into();
-        let bytes = published.snapshot("").encoded_len();
+        let bytes = published.policies.len() + published.own("").encoded_len();
         let max = MAX_MESSAGE_BYTES - 1_024;
         if bytes > max {
             return Err(TooLarge { namespace: Arc::clone(&audience.scope.namespace), bytes, max });
@@ -326,15 +335,20 @@ impl Published {
         self.version == other.version && self.secrets == other.secrets && self.agents == other.agents
     }
 
-    /// The message for one stream.
+    /// A [`v1::Snapshot`] for one stream, encoded.
     #[must_use]
-    pub fn snapshot(&self, nonce: &str) -> v1::Snapshot {
+    pub fn snapshot(&self, nonce: &str) -> Bytes {
+        sent::snapshot(&self.policies, &self.own(nonce))
+    }
+
+    /// What is beside the policies.
+    fn own(&self, nonce: &str) -> v1::Snapshot {
         v1::Snapshot {
             version: self.version.to_string(),
             nonce: nonce.to_owned(),
             secrets: Some(self.secret_set()),
             agents: Some(self.agent_counts()),
-            ..self.versioned()
+            ..v1::Snapshot::default()
         }
     }
 
@@ -360,21 +374,6 @@ impl Published {
     /// Features that were taken out of a route.
     pub fn withheld_from(&self, route: &RouteName) -> impl Iterator<Item = Feature> {
         self.withheld.iter().filter(move |(name, _)| name == route).map(|(_, feature)| *feature)
-    }
-
-    /// What the version is a hash of.
-    fn versioned(&self) -> v1::Snapshot {
-        let withheld = self.withheld.iter().map(|(route, feature)| encode_withheld(route, feature.as_str()));
-        v1::Snapshot {
-            routes: self.routes.to_vec(),
-            held: self.held.iter().map(RouteName::encode).collect(),
-            withheld: withheld.collect(),
-            ..v1::Snapshot::default()
-        }
-    }
-
-    fn hash(&self) -> String {
-        short_name(&Sha256::digest(self.versioned().encode_to_vec()))
     }
 }
 

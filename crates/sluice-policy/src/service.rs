@@ -20,10 +20,10 @@ use sluice_core::admission::Draw;
 use sluice_core::policy::SecretKey;
 use sluice_core::target_id::TargetId;
 use sluice_proto::report::{Ack, Hello, Report};
+use sluice_proto::sent::ControllerMessage;
+use sluice_proto::sent::policy_discovery_server::{PolicyDiscovery, PolicyDiscoveryServer};
 use sluice_proto::v1;
 use sluice_proto::v1::agent_message::Message as FromAgent;
-use sluice_proto::v1::controller_message::Message as ToAgent;
-use sluice_proto::v1::policy_discovery_server::{PolicyDiscovery, PolicyDiscoveryServer};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -165,7 +165,7 @@ impl<A: Authenticate> Discovery<A> {
 
 #[tonic::async_trait]
 impl<A: Authenticate> PolicyDiscovery for Discovery<A> {
-    type StreamStream = ReceiverStream<Result<v1::ControllerMessage, Status>>;
+    type StreamStream = ReceiverStream<Result<ControllerMessage, Status>>;
 
     async fn stream(
         &self,
@@ -233,7 +233,7 @@ impl Session {
     async fn run(
         mut self,
         mut inbound: Streaming<v1::AgentMessage>,
-        outbound: mpsc::Sender<Result<v1::ControllerMessage, Status>>,
+        outbound: mpsc::Sender<Result<ControllerMessage, Status>>,
         life: Duration,
         end: CancellationToken,
     ) {
@@ -249,7 +249,7 @@ impl Session {
                 },
                 room = outbound.reserve(), if behind => match (room, self.next()) {
                     (Ok(room), Some(message)) => {
-                        room.send(Ok(v1::ControllerMessage { message: Some(message) }));
+                        room.send(Ok(message));
                     }
                     (Ok(_), None) => behind = false,
                     (Err(_), _) => break None,
@@ -269,7 +269,7 @@ impl Session {
     }
 
     /// The next thing that the agent does not have.
-    fn next(&mut self) -> Option<ToAgent> {
+    fn next(&mut self) -> Option<ControllerMessage> {
         let newest = self.newest.borrow_and_update().clone()?;
         let message = match &mut self.sent {
             Some(sent) if sent.version == newest.version => sent.difference(&newest)?,
@@ -278,22 +278,23 @@ impl Session {
                 self.snapshot(&newest)
             }
         };
-        self.shared.fleet.counts().pushed(match message {
-            ToAgent::Snapshot(_) => "snapshot",
-            ToAgent::Secrets(_) => "secrets",
-            ToAgent::Agents(_) => "agents",
-        });
-        if matches!(message, ToAgent::Snapshot(_)) {
+        let kind = match &message {
+            ControllerMessage { snapshot: Some(_), .. } => "snapshot",
+            ControllerMessage { secrets: Some(_), .. } => "secrets",
+            ControllerMessage { .. } => "agents",
+        };
+        self.shared.fleet.counts().pushed(kind);
+        if message.snapshot.is_some() {
             self.recount();
         }
         Some(message)
     }
 
     #[tracing::instrument(name = "push", skip_all, fields(pod = &*self.pod, version = &*newest.version))]
-    fn snapshot(&self, newest: &Arc<Published>) -> ToAgent {
+    fn snapshot(&self, newest: &Arc<Published>) -> ControllerMessage {
         let nonce = self.shared.random.nonce();
         self.shared.fleet.sent(self.id, nonce.clone(), Arc::clone(newest));
-        ToAgent::Snapshot(newest.snapshot(&nonce))
+        ControllerMessage { snapshot: Some(newest.snapshot(&nonce)), ..ControllerMessage::default() }
     }
 
     fn take(&self, message: v1::AgentMessage) -> Result<(), Status> {
@@ -342,14 +343,16 @@ impl Sent {
     }
 
     /// What changed beside the policies, one thing at a time.
-    fn difference(&mut self, newest: &Published) -> Option<ToAgent> {
+    fn difference(&mut self, newest: &Published) -> Option<ControllerMessage> {
         if self.secrets != newest.secrets {
             self.secrets = Arc::clone(&newest.secrets);
-            return Some(ToAgent::Secrets(newest.secret_set()));
+            let secrets = Some(newest.secret_set());
+            return Some(ControllerMessage { secrets, ..ControllerMessage::default() });
         }
         if self.agents != newest.agents {
             self.agents = Arc::clone(&newest.agents);
-            return Some(ToAgent::Agents(newest.agent_counts()));
+            let agents = Some(newest.agent_counts());
+            return Some(ControllerMessage { agents, ..ControllerMessage::default() });
         }
         None
     }

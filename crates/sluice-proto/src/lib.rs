@@ -13,6 +13,7 @@
 //! | [`feature`] | what older agents do not know, and how it is withheld from them |
 //! | [`apply`] | an agent's side of a snapshot: accept or reject per object, keep the last good |
 //! | [`saved`] | the last good policies as a file |
+//! | [`sent`] | what a control plane sends, encoded once for all who get it |
 //! | [`report`] | transitions, aggregates and store health, both ways |
 //! | [`replica`] | what replicas of the control plane tell one another, both ways |
 //! | [`reconnect`] | how long an agent waits before it connects again |
@@ -27,6 +28,7 @@ pub mod reconnect;
 pub mod replica;
 pub mod report;
 pub mod saved;
+pub mod sent;
 
 /// The compiled protocol.
 #[allow(clippy::all, clippy::pedantic, unreachable_pub, reason = "generated")]

@@ -111,11 +111,13 @@ impl Cluster {
 
     /// Waits until no status has been written for a while.
     pub(crate) async fn statuses_are_quiet(&self) -> anyhow::Result<()> {
-        let routes = Api::<ModelRoute>::all(self.client.clone());
         let mut before = None;
         loop {
-            let newest =
-                routes.list_metadata(&ListParams::default().limit(1)).await?.metadata.resource_version;
+            let newest = Some(
+                self.newest_version::<ModelRoute>()
+                    .await?
+                    .max(self.newest_version::<ReliabilityPolicy>().await?),
+            );
             if newest == before {
                 return Ok(());
             }
@@ -123,6 +125,17 @@ impl Cluster {
             // A status is written at most once in ten seconds.
             tokio::time::sleep(Duration::from_secs(25)).await;
         }
+    }
+
+    /// Of all objects of a kind the newest one's: those of other kinds change all the time.
+    async fn newest_version<K>(&self) -> anyhow::Result<u64>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        let all = Api::<K>::all(self.client.clone()).list_metadata(&ListParams::default()).await?;
+        let versions =
+            all.items.iter().filter_map(|object| object.metadata.resource_version.as_deref()?.parse().ok());
+        Ok(versions.max().unwrap_or_default())
     }
 }
 
