@@ -46,17 +46,19 @@ advisories: ## Known vulnerabilities (fetches the advisory database)
 arrows: ## Which crate may depend on which
 	$(CARGO) test -q -p sluice-testkit --test arrows
 
-generate: ## Write crds/, docs/api.md, docs/metrics.md, the tables of docs/telemetry.md and docs/agent.md, and what of charts/ is made from these
+generate: ## Write crds/, docs/api.md, docs/metrics.md, the tables of docs/telemetry.md and docs/agent.md, what of charts/ is made from these, and the suite's lock file
 	$(CARGO) run -q -p sluice-api --bin crdgen -- crds docs/api.md
 	$(CARGO) run -q -p sluice-telemetry --bin telemetry-docs -- docs/metrics.md docs/telemetry.md
 	$(CARGO) run -q -p sluice-agent --bin agent-docs -- docs/agent.md
 	charts/bin/generate
+	$(CARGO) metadata --format-version 1 --manifest-path e2e/suite/Cargo.toml >/dev/null
 
 check-generated: ## Fail when what `make generate` writes is stale
 	$(CARGO) run -q -p sluice-api --bin crdgen -- --check crds docs/api.md
 	$(CARGO) run -q -p sluice-telemetry --bin telemetry-docs -- --check docs/metrics.md docs/telemetry.md
 	$(CARGO) run -q -p sluice-agent --bin agent-docs -- --check docs/agent.md
 	charts/bin/generate --check
+	$(CARGO) metadata --locked --format-version 1 --manifest-path e2e/suite/Cargo.toml >/dev/null
 
 chart-test: ## What the charts render and refuse; with a KUBECONFIG also what its API server says of it (dry run)
 	e2e/bin/chart-test
