@@ -6,6 +6,7 @@ use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Config};
+use rand::Rng as _;
 use serde_json::{Value, json};
 
 /// Who a test's fields belong to.
@@ -221,6 +222,11 @@ pub fn told(error: kube::Error) -> anyhow::Error {
         kube::Error::Api(status) => anyhow::anyhow!("{} {}: {}", status.code, status.reason, status.message),
         other => other.into(),
     }
+}
+
+/// A name that nobody has: what is being deleted keeps its own for a while.
+pub fn unique(beginning: &str) -> String {
+    format!("{beginning}-{:06x}", rand::rng().random_range(0..0x100_0000))
 }
 
 /// An object's name.

@@ -5,7 +5,7 @@ use http::Method;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use crate::cluster::{Cluster, name};
+use crate::cluster::{Cluster, name, told, unique};
 use crate::command;
 use crate::manifests;
 use crate::scene::{Needs, rolled_out};
@@ -134,9 +134,9 @@ static READY: OnceCell<Result<(), String>> = OnceCell::const_new();
 /// # Errors
 /// When it could not be installed.
 pub async fn ready(cluster: &Cluster, images: &Images, needs: Needs) -> Result<()> {
-    let told = |outcome: Result<()>| outcome.map_err(|error| format!("{error:#}"));
+    let as_text = |outcome: Result<()>| outcome.map_err(|error| format!("{error:#}"));
     let resources = RESOURCES_READY
-        .get_or_init(async || told(upgrade_resources(&chart("sluice-crds")).await.map(drop)))
+        .get_or_init(async || as_text(upgrade_resources(&chart("sluice-crds")).await.map(drop)))
         .await;
     resources
         .clone()
@@ -145,7 +145,7 @@ pub async fn ready(cluster: &Cluster, images: &Images, needs: Needs) -> Result<(
     if needs == Needs::Resources {
         return Ok(());
     }
-    let release = READY.get_or_init(async || told(install(cluster, images).await)).await;
+    let release = READY.get_or_init(async || as_text(install(cluster, images).await)).await;
     release.clone().map_err(|error| anyhow::anyhow!(error)).context("Sluice could not be installed")
 }
 
@@ -162,7 +162,7 @@ pub async fn install(cluster: &Cluster, images: &Images) -> Result<()> {
 async fn works(cluster: &Cluster, images: &Images) -> Result<()> {
     rolled_out(cluster, NAMESPACE, CONTROLLER).await?;
     rolled_out(cluster, NAMESPACE, REDIS).await?;
-    let namespace = "sluice-e2e-probe";
+    let namespace = unique("e2e-probe");
     let labels = json!({"sluice.dev/inject": "enabled"});
     let object =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}});
@@ -171,13 +171,14 @@ async fn works(cluster: &Cluster, images: &Images) -> Result<()> {
     let injects = eventually(PATIENCE, "pods get an agent", async || {
         let pod = manifests::gated_pod("probe", &images.e2e(), &json!({}));
         let path = format!("/api/v1/namespaces/{namespace}/pods?dryRun=All");
-        let answer = cluster.request(Method::POST, &path, "application/json", pod.to_string()).await?;
+        let answer =
+            cluster.request(Method::POST, &path, "application/json", pod.to_string()).await.map_err(told)?;
         let answer: Value = serde_json::from_str(&answer)?;
         ensure!(crate::app::has_agent(&answer), "{}", answer["spec"]);
         Ok(())
     })
     .await;
-    cluster.delete("", "Namespace", namespace).await?;
+    cluster.delete("", "Namespace", &namespace).await?;
     injects
 }
 

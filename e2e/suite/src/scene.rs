@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use futures_util::FutureExt as _;
-use rand::Rng as _;
 use serde_json::{Value, json};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, unique};
 use crate::condition::{self, Condition};
 use crate::evidence;
 use crate::release::{self, Images};
@@ -114,7 +113,7 @@ async fn outcome<T: AsyncFnOnce(&Scene) -> Result<()>>(test: T, scene: &Scene) -
 impl Scene {
     async fn begin(cluster: Cluster, images: Images, test: &str) -> Result<Self> {
         let layer = test.split('_').next().unwrap_or("test");
-        let namespace = format!("e2e-{layer}-{:06x}", rand::rng().random_range(0..0x100_0000));
+        let namespace = unique(&format!("e2e-{layer}"));
         let scene = Self { cluster, images, namespace, test: test.to_owned() };
         scene.label_namespace(&json!({"sluice.dev/inject": "enabled"})).await?;
         // Pods are refused until it is there.
