@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser};
 use sluice_core::units::parse_duration;
+use sluice_state::EmbeddedHome;
+use sluice_state::args::RedisArgs;
 use sluice_state::store::Shared;
-use sluice_state::{EmbeddedHome, RedisConfig};
 use sluice_telemetry::LogFormat;
 
 use crate::client_auth::{ApiServer, ClientAuth};
@@ -131,37 +132,8 @@ pub struct Args {
     #[arg(long, env = "SLUICE_POD", value_name = "NAME", default_value = "agent", help_heading = "Policies")]
     pub pod: String,
 
-    /// Shared state: redis://, rediss://, redis+sentinel://, redis+cluster://. Without it this agent is alone.
-    #[arg(
-        long,
-        alias = "redis",
-        env = "SLUICE_REDIS_URL",
-        value_name = "URL",
-        hide_env_values = true,
-        help_heading = "Shared state"
-    )]
-    pub redis_url: Option<String>,
-    /// User of the Redis servers, in place of the URL's.
-    #[arg(long, env = "SLUICE_REDIS_USERNAME", value_name = "NAME", help_heading = "Shared state")]
-    pub redis_username: Option<String>,
-    /// Its password, in place of the URL's. The variable is safer than the flag, which others can see.
-    #[arg(
-        long,
-        env = "SLUICE_REDIS_PASSWORD",
-        value_name = "PASSWORD",
-        hide_env_values = true,
-        help_heading = "Shared state"
-    )]
-    pub redis_password: Option<String>,
-    /// The authorities for rediss, in PEM, in place of the system's.
-    #[arg(
-        long,
-        env = "SLUICE_REDIS_CA_PEM",
-        value_name = "PEM",
-        hide_env_values = true,
-        help_heading = "Shared state"
-    )]
-    pub redis_ca_pem: Option<String>,
+    #[command(flatten)]
+    pub redis: RedisArgs,
 }
 
 /// How clients show who they are.
@@ -255,14 +227,10 @@ impl Args {
     }
 
     fn shared_state(&self) -> anyhow::Result<Shared> {
-        let Some(url) = &self.redis_url else { return Ok(Shared::Embedded(Arc::new(EmbeddedHome::new()?))) };
-        Ok(Shared::Redis(RedisConfig {
-            url: url.clone(),
-            username: self.redis_username.clone(),
-            password: self.redis_password.clone(),
-            ca_pem: self.redis_ca_pem.clone().map(String::into_bytes),
-            ..RedisConfig::default()
-        }))
+        Ok(match self.redis.config() {
+            Some(redis) => Shared::Redis(redis),
+            None => Shared::Embedded(Arc::new(EmbeddedHome::new()?)),
+        })
     }
 }
 

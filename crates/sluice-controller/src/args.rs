@@ -107,7 +107,7 @@ impl Args {
     /// `variables`: the environment, for what is passed on to agents.
     ///
     /// # Errors
-    /// When something is to be injected, and no image is named, or a file can't be read.
+    /// When something is to be injected, and no image is named.
     pub(crate) fn config(&self, variables: impl Iterator<Item = (String, String)>) -> anyhow::Result<Config> {
         let webhook_configuration = Some(self.webhook_configuration.clone()).filter(|name| !name.is_empty());
         let sidecar = &self.sidecar;
@@ -125,7 +125,7 @@ impl Args {
             service: self.service.clone(),
             pod_ip: self.pod_ip,
             peer_token: self.peer_token.clone(),
-            redis: self.redis.config()?,
+            redis: self.redis.config(),
             webhook_configuration,
             secret_namespaces: self.secret_namespaces.clone(),
             all_secrets: self.all_secrets,
