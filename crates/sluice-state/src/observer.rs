@@ -17,8 +17,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::home::Home as _;
-use crate::redis_home::{RedisConfig, RedisHome, ServerFacts};
-use crate::script::{self, CHANNEL};
+use crate::redis_home::{RedisConfig, RedisHome};
+use crate::script;
 use crate::store::{StoreHealth, trial_target};
 
 pub use crate::script::Heard;
@@ -29,7 +29,6 @@ const HEARD: usize = 4_096;
 const TRY: Duration = Duration::from_secs(5);
 /// Between two tries to connect.
 const CONNECT_AGAIN: Duration = Duration::from_secs(1);
-const SUBSCRIBE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Looks at the shared state. Dropping it ends its task.
 pub struct Observer {
@@ -50,12 +49,7 @@ impl Observer {
     /// # Errors
     /// Kind `config` or `tls` when the configuration can't work.
     pub fn start(config: &RedisConfig) -> Result<(Self, mpsc::Receiver<Heard>), StoreError> {
-        let (health, _) = watch::channel(StoreHealth {
-            reachable: false,
-            error: None,
-            subscribed: false,
-            unsafe_eviction: None,
-        });
+        let (health, _) = watch::channel(StoreHealth::new(false));
         let (heard, receiver) = mpsc::channel(HEARD);
         let inner = Arc::new(Inner { redis: RedisHome::new(config)?, health, heard });
         let stop = CancellationToken::new();
@@ -82,7 +76,8 @@ impl Inner {
         loop {
             let error = match self.redis.reconnect().await {
                 Ok(facts) => {
-                    self.say_reachable(facts);
+                    tracing::info!("the shared state can be seen");
+                    self.health.send_modify(|health| health.reached(facts));
                     self.watch_over().await
                 }
                 Err(error) => error,
@@ -103,10 +98,10 @@ impl Inner {
     /// Without a right to subscribe there is still something to see: only a lost connection is the end.
     async fn keep_listening(&self) -> StoreError {
         loop {
-            let Some(client) = self.redis.listener() else {
-                return StoreError::new(StoreErrorKind::Closed, "the connection ended");
-            };
-            if let Err(error) = self.listen(&client).await {
+            if let Err(error) = self.listen().await {
+                if error.kind == StoreErrorKind::Closed {
+                    return error;
+                }
                 tracing::debug!(kind = %error.kind, detail = %error.detail, "transitions are not heard");
             }
             self.health.send_if_modified(|health| std::mem::replace(&mut health.subscribed, false));
@@ -114,16 +109,8 @@ impl Inner {
         }
     }
 
-    async fn listen(&self, client: &redis::Client) -> Result<(), StoreError> {
-        let failed = |error: redis::RedisError| StoreError::new(StoreErrorKind::Connect, error.to_string());
-        let late = |_| StoreError::new(StoreErrorKind::Timeout, "no subscription in time");
-        let subscribing = async {
-            let mut pubsub = client.get_async_pubsub().await?;
-            pubsub.subscribe(CHANNEL).await?;
-            Ok(pubsub)
-        };
-        let pubsub =
-            tokio::time::timeout(SUBSCRIBE_WITHIN, subscribing).await.map_err(late)?.map_err(failed)?;
+    async fn listen(&self) -> Result<(), StoreError> {
+        let pubsub = self.redis.subscribe().await?;
         self.health.send_modify(|health| health.subscribed = true);
         let mut messages = pubsub.into_on_message();
         while let Some(message) = messages.next().await {
@@ -145,25 +132,10 @@ impl Inner {
         }
     }
 
-    fn say_reachable(&self, facts: ServerFacts) {
-        if let Some(policy) = &facts.unsafe_eviction {
-            tracing::warn!(%policy, "redis may evict breakers and quotas: set maxmemory-policy noeviction");
-        }
-        tracing::info!("the shared state can be seen");
-        self.health.send_modify(|health| {
-            health.reachable = true;
-            health.error = None;
-            health.unsafe_eviction = facts.unsafe_eviction;
-        });
-    }
-
     fn say_unreachable(&self, error: &StoreError) {
-        let said = Some((error.kind, error.detail.clone()));
         let news = self.health.send_if_modified(|health| {
-            let news = health.reachable || health.error != said;
-            (health.reachable, health.subscribed) = (false, false);
-            health.error = said;
-            news
+            health.subscribed = false;
+            health.lost(error)
         });
         if news {
             tracing::warn!(kind = %error.kind, detail = %error.detail, "the shared state can't be seen: it is tried again");

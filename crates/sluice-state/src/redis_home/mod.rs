@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use redis::Value;
+use redis::aio::PubSub;
 use sluice_core::admission::{AdmitAsk, AdmitReply, SettleAsk, SettleReply, TargetView};
 use sluice_core::policy::TargetPolicy;
 
@@ -27,7 +28,10 @@ use self::errors::store_error;
 use crate::agent_tag::AgentTag;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::home::{Home, HomeFuture};
-use crate::script::{self, Call, ReplyItem, ScriptName};
+use crate::script::{self, CHANNEL, Call, ReplyItem, ScriptName};
+
+/// To reach a server for listening.
+const LISTEN_DEADLINE: Duration = Duration::from_millis(500);
 
 pub struct RedisHome {
     connector: Connector,
@@ -89,9 +93,21 @@ impl RedisHome {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// A client to listen to publications with; `None` without a connection.
-    pub(crate) fn listener(&self) -> Option<redis::Client> {
-        self.link.read().as_ref().map(|link| link.listen.clone())
+    /// Listens to the fleet's transitions, by a connection of its own.
+    ///
+    /// # Errors
+    /// Kind `closed` without a connection for commands, `connect` and `timeout` where there is none for listening.
+    pub(crate) async fn subscribe(&self) -> Result<PubSub, StoreError> {
+        let client = self.link.read().as_ref().map(|link| link.listen.clone());
+        let client = client.ok_or_else(|| StoreError::new(StoreErrorKind::Closed, "the connection ended"))?;
+        let subscribing = async {
+            let mut pubsub = client.get_async_pubsub().await?;
+            pubsub.subscribe(CHANNEL).await?;
+            Ok(pubsub)
+        };
+        let failed = |error: redis::RedisError| StoreError::new(StoreErrorKind::Connect, error.to_string());
+        let late = |_| StoreError::new(StoreErrorKind::Timeout, "no subscription in time");
+        tokio::time::timeout(LISTEN_DEADLINE, subscribing).await.map_err(late)?.map_err(failed)
     }
 
     /// Runs a script as it stands, for tests that send what no encoder would.

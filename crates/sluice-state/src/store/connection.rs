@@ -12,18 +12,15 @@ use sluice_core::target_id::TargetId;
 
 use super::{Inner, SharedHome};
 use crate::clock;
-use crate::error::{StoreError, StoreErrorKind};
+use crate::error::StoreError;
 use crate::home::{Home as _, HomeKind};
 use crate::redis_home::{RedisHome, ServerFacts};
-use crate::script::CHANNEL;
 use crate::store_breaker::StoreState;
 
 /// Below the second within which an agent that hears nothing must know.
 const POLL_EVERY: Duration = Duration::from_millis(700);
 /// Targets read per round.
 const POLLED: usize = 100;
-/// To reach a server for listening.
-const LISTEN_DEADLINE: Duration = Duration::from_millis(500);
 /// Between two tries to listen, less up to half.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
@@ -110,28 +107,15 @@ impl Inner {
 
     async fn came_back(&self, facts: ServerFacts) {
         self.breaker.lock().recovered();
-        if let Some(policy) = &facts.unsafe_eviction {
-            tracing::warn!(%policy, "redis may evict breakers and quotas: set maxmemory-policy noeviction");
-        }
         tracing::info!("the shared state rules");
-        self.health.send_modify(|health| {
-            health.reachable = true;
-            health.error = None;
-            health.unsafe_eviction = facts.unsafe_eviction;
-        });
+        self.health.send_modify(|health| health.reached(facts));
         self.breaker_changed.notify_waiters();
         self.queue.added.notify_one();
         self.read_known(false).await;
     }
 
     fn say_unreachable(&self, error: &StoreError) {
-        self.health.send_if_modified(|health| {
-            let said = Some((error.kind, error.detail.clone()));
-            let news = health.reachable || health.error != said;
-            health.reachable = false;
-            health.error = said;
-            news
-        });
+        self.health.send_if_modified(|health| health.lost(error));
     }
 
     /// Reads the state of what this agent asked for: what it slept through.
@@ -154,9 +138,7 @@ impl Inner {
             if health.wait_for(|health| health.reachable).await.is_err() {
                 return;
             }
-            if let Some(client) = redis.listener()
-                && let Err(error) = self.listen(&client).await
-            {
+            if let Err(error) = self.listen(redis).await {
                 tracing::debug!(kind = %error.kind, detail = %error.detail, "transitions are not heard");
             }
             self.health.send_if_modified(|health| std::mem::replace(&mut health.subscribed, false));
@@ -164,16 +146,8 @@ impl Inner {
         }
     }
 
-    async fn listen(&self, client: &redis::Client) -> Result<(), StoreError> {
-        let failed = |error: redis::RedisError| StoreError::new(StoreErrorKind::Connect, error.to_string());
-        let late = |_| StoreError::new(StoreErrorKind::Timeout, "no subscription in time");
-        let subscribing = async {
-            let mut pubsub = client.get_async_pubsub().await?;
-            pubsub.subscribe(CHANNEL).await?;
-            Ok(pubsub)
-        };
-        let mut pubsub =
-            tokio::time::timeout(LISTEN_DEADLINE, subscribing).await.map_err(late)?.map_err(failed)?;
+    async fn listen(&self, redis: &RedisHome) -> Result<(), StoreError> {
+        let mut pubsub = redis.subscribe().await?;
         self.health.send_modify(|health| health.subscribed = true);
         // What was published before the subscription was not heard.
         self.read_known(false).await;

@@ -101,12 +101,7 @@ impl Store {
                 SharedHome::Embedded(home)
             }
         };
-        let (health, _) = watch::channel(StoreHealth {
-            reachable: breaker.is_up(),
-            error: None,
-            subscribed: breaker.is_up(),
-            unsafe_eviction: None,
-        });
+        let (health, _) = watch::channel(StoreHealth::new(breaker.is_up()));
         let inner = Arc::new(Inner {
             tag,
             random: Random::seeded(&config.agent, config.seed),

@@ -11,9 +11,9 @@ use sluice_core::target_id::TargetId;
 
 use crate::clock::Clock;
 use crate::embedded::EmbeddedHome;
-use crate::error::StoreErrorKind;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::home::HomeKind;
-use crate::redis_home::RedisConfig;
+use crate::redis_home::{RedisConfig, ServerFacts};
 
 /// Where the shared state lives.
 #[derive(Clone)]
@@ -137,6 +137,32 @@ pub struct StoreHealth {
     pub subscribed: bool,
     /// The server's eviction policy, when it may evict the state of breakers.
     pub unsafe_eviction: Option<String>,
+}
+
+impl StoreHealth {
+    /// Before anything was asked.
+    pub(crate) fn new(reachable: bool) -> Self {
+        Self { reachable, error: None, subscribed: reachable, unsafe_eviction: None }
+    }
+
+    /// A connection is there.
+    pub(crate) fn reached(&mut self, facts: ServerFacts) {
+        if let Some(policy) = &facts.unsafe_eviction {
+            tracing::warn!(%policy, "redis may evict breakers and quotas: set maxmemory-policy noeviction");
+        }
+        self.reachable = true;
+        self.error = None;
+        self.unsafe_eviction = facts.unsafe_eviction;
+    }
+
+    /// The connection is of no use; whether that is news.
+    pub(crate) fn lost(&mut self, error: &StoreError) -> bool {
+        let said = Some((error.kind, error.detail.clone()));
+        let news = self.reachable || self.error != said;
+        self.reachable = false;
+        self.error = said;
+        news
+    }
 }
 
 /// Counters since the start, for metrics.
