@@ -41,29 +41,34 @@ pub struct Args {
     #[arg(long, env = "SLUICE_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,
 
+    #[command(flatten)]
+    pub gateway: GatewayArgs,
+    #[command(flatten)]
+    pub policies: PolicyArgs,
+    #[command(flatten)]
+    pub redis: RedisArgs,
+}
+
+/// Clients that connect from elsewhere.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Clients of a gateway")]
+pub struct GatewayArgs {
     /// Who is served: `tokens` (ServiceAccount tokens of audience sluice-client), `keys` (the files of a folder), `none`
     /// (everyone who can connect). To be named wherever others than this machine can connect.
-    #[arg(long, env = "SLUICE_CLIENT_AUTH", value_name = "HOW", help_heading = "Clients of a gateway")]
+    #[arg(long, env = "SLUICE_CLIENT_AUTH", value_name = "HOW")]
     pub client_auth: Option<AuthKind>,
     /// With `keys`: a folder, each file one client's key of at least 16 characters; read again when it changes.
-    #[arg(long, env = "SLUICE_CLIENT_KEYS", value_name = "FOLDER", help_heading = "Clients of a gateway")]
+    #[arg(long, env = "SLUICE_CLIENT_KEYS", value_name = "FOLDER")]
     pub client_keys: Option<PathBuf>,
     /// With `tokens`: namespaces whose pods are served besides SLUICE_NAMESPACE, separated by commas.
-    #[arg(
-        long,
-        env = "SLUICE_CLIENT_NAMESPACES",
-        value_name = "NAMES",
-        value_delimiter = ',',
-        help_heading = "Clients of a gateway"
-    )]
+    #[arg(long, env = "SLUICE_CLIENT_NAMESPACES", value_name = "NAMES", value_delimiter = ',')]
     pub client_namespaces: Vec<String>,
     /// With `tokens`: the API server that reviews them.
     #[arg(
         long,
         env = "SLUICE_API_SERVER",
         value_name = "URL",
-        default_value = "https://kubernetes.default.svc",
-        help_heading = "Clients of a gateway"
+        default_value = "https://kubernetes.default.svc"
     )]
     pub api_server: String,
     /// PEM file with the authorities of the API server's certificate.
@@ -71,8 +76,7 @@ pub struct Args {
         long,
         env = "SLUICE_API_SERVER_CA",
         value_name = "FILE",
-        default_value = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt",
-        help_heading = "Clients of a gateway"
+        default_value = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
     )]
     pub api_server_ca: PathBuf,
     /// File with the gateway's own token for the API server; its ServiceAccount needs to create tokenreviews.
@@ -80,60 +84,43 @@ pub struct Args {
         long,
         env = "SLUICE_API_SERVER_TOKEN",
         value_name = "FILE",
-        default_value = "/var/run/secrets/kubernetes.io/serviceaccount/token",
-        help_heading = "Clients of a gateway"
+        default_value = "/var/run/secrets/kubernetes.io/serviceaccount/token"
     )]
     pub api_server_token: PathBuf,
     /// PEM file with the gateway's certificate and what it is signed by; read again when it changes. Without it clients
     /// speak plain text.
-    #[arg(
-        long,
-        env = "SLUICE_TLS_CERT",
-        value_name = "FILE",
-        requires = "tls_key",
-        help_heading = "Clients of a gateway"
-    )]
+    #[arg(long, env = "SLUICE_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// PEM file with its key.
-    #[arg(
-        long,
-        env = "SLUICE_TLS_KEY",
-        value_name = "FILE",
-        requires = "tls_cert",
-        help_heading = "Clients of a gateway"
-    )]
+    #[arg(long, env = "SLUICE_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+}
 
+/// What the agent carries out, and for whom.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Policies")]
+pub struct PolicyArgs {
     /// The control plane, such as https://sluice-controller.sluice-system.svc:8112. Plain http is for trying out.
-    #[arg(long, env = "SLUICE_CONTROL_PLANE", value_name = "URL", help_heading = "Policies")]
+    #[arg(long, env = "SLUICE_CONTROL_PLANE", value_name = "URL")]
     pub control_plane: String,
     /// PEM file with one or more authorities that sign the control plane's certificate; needed for https. It may come
     /// later than the agent, and is read anew for each connection.
-    #[arg(long, env = "SLUICE_CONTROL_PLANE_CA", value_name = "FILE", help_heading = "Policies")]
+    #[arg(long, env = "SLUICE_CONTROL_PLANE_CA", value_name = "FILE")]
     pub control_plane_ca: Option<PathBuf>,
     /// File with the token that says who this agent is, read anew for each stream: in a pod a projected ServiceAccount
     /// token of audience `sluice`.
-    #[arg(long, env = "SLUICE_TOKEN", value_name = "FILE", help_heading = "Policies")]
+    #[arg(long, env = "SLUICE_TOKEN", value_name = "FILE")]
     pub token: Option<PathBuf>,
     /// Folder where the last good policies, with their secrets, outlive a restart. It must be in memory: an emptyDir of
     /// medium Memory.
-    #[arg(long, env = "SLUICE_SNAPSHOT", value_name = "FOLDER", help_heading = "Policies")]
+    #[arg(long, env = "SLUICE_SNAPSHOT", value_name = "FOLDER")]
     pub snapshot: Option<PathBuf>,
     /// The namespace whose routes are served.
-    #[arg(
-        long,
-        env = "SLUICE_NAMESPACE",
-        value_name = "NAME",
-        default_value = "default",
-        help_heading = "Policies"
-    )]
+    #[arg(long, env = "SLUICE_NAMESPACE", value_name = "NAME", default_value = "default")]
     pub namespace: String,
     /// A name for this agent: its pod's.
-    #[arg(long, env = "SLUICE_POD", value_name = "NAME", default_value = "agent", help_heading = "Policies")]
+    #[arg(long, env = "SLUICE_POD", value_name = "NAME", default_value = "agent")]
     pub pod: String,
-
-    #[command(flatten)]
-    pub redis: RedisArgs,
 }
 
 /// How clients show who they are.
@@ -171,8 +158,8 @@ impl Args {
     /// # Errors
     /// When it would be unsafe, or cannot work.
     pub fn control_plane(&self) -> anyhow::Result<ControlPlane> {
-        let (authorities, token) = (self.control_plane_ca.clone(), self.token.clone());
-        Ok(ControlPlane::new(&self.control_plane, authorities, token)?)
+        let (authorities, token) = (self.policies.control_plane_ca.clone(), self.policies.token.clone());
+        Ok(ControlPlane::new(&self.policies.control_plane, authorities, token)?)
     }
 
     /// The agent's own settings.
@@ -180,10 +167,11 @@ impl Args {
     /// # Errors
     /// When a file that is needed at the start cannot be read.
     pub fn agent(&self) -> anyhow::Result<AgentConfig> {
-        let mut config = AgentConfig::new(&*self.pod, &*self.namespace, self.shared_state()?);
+        let mut config =
+            AgentConfig::new(&*self.policies.pod, &*self.policies.namespace, self.shared_state()?);
         config.grace = self.grace;
         config.lame_duck = self.lame_duck;
-        config.snapshot.clone_from(&self.snapshot);
+        config.snapshot.clone_from(&self.policies.snapshot);
         config.clients = self.clients()?;
         Ok(config)
     }
@@ -191,35 +179,36 @@ impl Args {
     /// TLS on the side of clients, if any.
     #[must_use]
     pub fn tls(&self) -> Option<TlsFiles> {
-        let (certificate, key) = (self.tls_cert.clone()?, self.tls_key.clone()?);
+        let (certificate, key) = (self.gateway.tls_cert.clone()?, self.gateway.tls_key.clone()?);
         Some(TlsFiles { certificate, key })
     }
 
     fn clients(&self) -> Result<ClientAuth, InvalidClients> {
-        if self.client_auth.is_none() && !self.listen.ip().to_canonical().is_loopback() {
+        let gateway = &self.gateway;
+        if gateway.client_auth.is_none() && !self.listen.ip().to_canonical().is_loopback() {
             return Err(InvalidClients::Open { listen: self.listen });
         }
-        if self.client_keys.is_some() && self.client_auth != Some(AuthKind::Keys) {
+        if gateway.client_keys.is_some() && gateway.client_auth != Some(AuthKind::Keys) {
             return Err(InvalidClients::Unused { variable: "SLUICE_CLIENT_KEYS", kind: "keys" });
         }
-        if self.client_namespaces.iter().any(|name| !name.is_empty())
-            && self.client_auth != Some(AuthKind::Tokens)
+        if gateway.client_namespaces.iter().any(|name| !name.is_empty())
+            && gateway.client_auth != Some(AuthKind::Tokens)
         {
             return Err(InvalidClients::Unused { variable: "SLUICE_CLIENT_NAMESPACES", kind: "tokens" });
         }
-        match self.client_auth {
+        match gateway.client_auth {
             None | Some(AuthKind::None) => Ok(ClientAuth::None),
             Some(AuthKind::Keys) => {
-                let folder = self.client_keys.clone().ok_or(InvalidClients::NoKeys)?;
+                let folder = gateway.client_keys.clone().ok_or(InvalidClients::NoKeys)?;
                 Ok(ClientAuth::Keys { folder })
             }
             Some(AuthKind::Tokens) => {
-                let named = self.client_namespaces.iter().filter(|name| !name.is_empty());
-                let namespaces = named.chain([&self.namespace]).cloned().collect();
+                let named = gateway.client_namespaces.iter().filter(|name| !name.is_empty());
+                let namespaces = named.chain([&self.policies.namespace]).cloned().collect();
                 let api_server = ApiServer {
-                    url: self.api_server.clone(),
-                    authorities: self.api_server_ca.clone(),
-                    token: self.api_server_token.clone(),
+                    url: gateway.api_server.clone(),
+                    authorities: gateway.api_server_ca.clone(),
+                    token: gateway.api_server_token.clone(),
                 };
                 Ok(ClientAuth::Tokens { namespaces, api_server })
             }

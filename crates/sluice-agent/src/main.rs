@@ -23,8 +23,8 @@ fn main() -> anyhow::Result<()> {
     let telemetry = Telemetry::start(Settings::from_env()?)?;
     let signals = telemetry.signals(&Identity {
         service: "sluice-agent",
-        instance: args.pod.clone(),
-        namespace: Some(args.namespace.clone()),
+        instance: args.policies.pod.clone(),
+        namespace: Some(args.policies.namespace.clone()),
     })?;
     tracing::subscriber::set_global_default(subscriber(Logging::stderr(args.log_format), &signals))?;
     // As many workers as the affinity mask or the cgroup gives; one core is served best without stealing.
