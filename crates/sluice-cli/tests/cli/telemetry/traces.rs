@@ -38,9 +38,30 @@ fn root<'a>(spans: &'a [JaegerSpan], of: &JaegerSpan) -> &'a JaegerSpan {
     spans.iter().find(|span| span.trace_id == of.trace_id && span.parent.is_none()).unwrap()
 }
 
-/// Plays the incident with a sampler and returns all spans of the agents, and the transitions that the run
-/// printed, as (from, to).
-async fn incident(sampler: &[(&str, &str)]) -> (Vec<JaegerSpan>, Vec<(String, String)>, u64) {
+struct Incident {
+    /// Of the agents.
+    spans: Vec<JaegerSpan>,
+    /// The transitions that the run printed, as (from, to).
+    printed: Vec<(String, String)>,
+    calls: u64,
+    /// Calls of Redis without a reply in time. A transition in such a reply is told by a log record, not by a span.
+    lost: usize,
+}
+
+/// Calls of Redis that failed, over all agents.
+async fn lost_replies(client: &Client, run: &Run) -> usize {
+    let mut lost = 0;
+    for admin in &run.admins {
+        let page = client.get(*admin, "/metrics").await.body;
+        let of_errors = page.lines().filter(|line| line.starts_with("sluice_store_errors_total"));
+        let counts = of_errors.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        lost += counts.sum::<f64>() as usize;
+    }
+    lost
+}
+
+/// Plays the incident with a sampler.
+async fn incident(sampler: &[(&str, &str)]) -> Incident {
     let (redis, jaeger) = (RedisServer::start().unwrap(), Jaeger::start().unwrap());
     let manifests = Manifests::quickstart();
     manifests.replace("reliability.yaml", QUICK);
@@ -79,18 +100,21 @@ async fn incident(sampler: &[(&str, &str)]) -> (Vec<JaegerSpan>, Vec<(String, St
             (from.to_owned(), to.to_owned())
         })
         .collect();
+    let lost = lost_replies(&client, &run).await;
     let last = run.end().await;
     // The exporters sent everything before the run ended.
     let spans = jaeger
         .wait_for_spans("sluice-agent", "the transition that closed the breaker", |spans| {
-            told(spans).len() >= printed.len()
+            let told = told(spans);
+            told.len() + lost >= printed.len() && !made(&told, "half-open", "closed").is_empty()
         })
         .unwrap();
     assert!(last.last().unwrap().contains("clients-failed=0"), "{last:?}");
-    (spans, printed, calls)
+    Incident { spans, printed, calls, lost }
 }
 
-fn assert_the_incident_is_told(spans: &[JaegerSpan], printed: &[(String, String)]) {
+fn assert_the_incident_is_told(incident: &Incident) {
+    let (spans, lost) = (&incident.spans, incident.lost);
     let told = told(spans);
     // Each transition once over three agents.
     let mut epochs: Vec<_> = told.iter().map(|(key, _)| key.clone()).collect();
@@ -99,10 +123,15 @@ fn assert_the_incident_is_told(spans: &[JaegerSpan], printed: &[(String, String)
     assert_eq!(epochs.len(), told.len(), "one was told twice: {told:#?}");
     // What the run had printed by then; more may have come before its end.
     let mut arrived: Vec<_> = told.iter().map(|((from, to, _), _)| (from.clone(), to.clone())).collect();
-    for transition in printed {
-        let place = arrived.iter().position(|one| one == transition);
-        arrived.swap_remove(place.unwrap_or_else(|| panic!("{transition:?} was not told: {told:#?}")));
-    }
+    let mut missing = incident.printed.clone();
+    missing.retain(|transition| match arrived.iter().position(|one| one == transition) {
+        Some(place) => {
+            arrived.swap_remove(place);
+            false
+        }
+        None => true,
+    });
+    assert!(missing.len() <= lost, "{missing:?} were not told, {lost} replies were lost: {told:#?}");
 
     // The attempt that caused it: a client span inside an exchange. (A busy machine's slow calls may open it again once
     // it has closed.)
@@ -116,10 +145,12 @@ fn assert_the_incident_is_told(spans: &[JaegerSpan], printed: &[(String, String)
         assert_ne!(server.span_id, opened.span_id);
     }
 
-    // Exchanges that the breaker refused name it, on every agent.
+    // Exchanges that the breaker refused name what opened it, on every agent.
     let refused: Vec<_> =
         spans.iter().filter(|span| span.tag(a::ERROR_TYPE) == value::CIRCUIT_OPEN).collect();
-    let openings: Vec<_> = opened.iter().map(|span| (span.trace_id.clone(), span.span_id.clone())).collect();
+    let reopened = made(&told, "half-open", "open");
+    let openings = opened.iter().chain(&reopened).map(|span| (span.trace_id.clone(), span.span_id.clone()));
+    let openings: Vec<_> = openings.collect();
     let linked = refused.iter().filter(|span| span.links.iter().any(|link| openings.contains(link)));
     let mut agents: Vec<_> = linked.map(|span| &span.resource["service.instance.id"]).collect();
     agents.sort();
@@ -133,13 +164,15 @@ fn assert_the_incident_is_told(spans: &[JaegerSpan], printed: &[(String, String)
         assert!(spans.iter().all(|span| span.tag(a::PROBE) == "true"), "{spans:#?}");
     }
     let closed = made(&told, "half-open", "closed").len();
-    assert!((opened.len() - 1..=opened.len()).contains(&closed), "{closed} of {}", opened.len());
+    let (least, most) = (opened.len().saturating_sub(1 + lost), opened.len() + lost);
+    assert!((least..=most).contains(&closed), "{closed} of {}", opened.len());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_incident_is_told_by_its_traces() {
-    let (spans, printed, calls) = incident(&[]).await;
-    assert_the_incident_is_told(&spans, &printed);
+    let incident = incident(&[]).await;
+    assert_the_incident_is_told(&incident);
+    let Incident { spans, calls, .. } = incident;
     let servers = spans.iter().filter(|span| span.parent.is_none()).count() as u64;
     assert!(servers >= calls, "{servers} of {calls} exchanges");
 }
@@ -147,8 +180,9 @@ async fn an_incident_is_told_by_its_traces() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn at_one_percent_nothing_of_the_incident_is_missing() {
     let sampler = [("OTEL_TRACES_SAMPLER", "traceidratio"), ("OTEL_TRACES_SAMPLER_ARG", "0.01")];
-    let (spans, printed, calls) = incident(&sampler).await;
-    assert_the_incident_is_told(&spans, &printed);
+    let incident = incident(&sampler).await;
+    assert_the_incident_is_told(&incident);
+    let Incident { spans, calls, .. } = incident;
     let roots = spans.iter().filter(|span| span.parent.is_none());
     let sampled = roots.filter(|span| span.tag(a::SAMPLING_KEPT_FOR).is_empty()).count() as u64;
     assert!(sampled * 5 < calls, "{sampled} of {calls} exchanges came by the ratio");
