@@ -96,6 +96,17 @@ impl<'a> App<'a> {
         Ok(app)
     }
 
+    /// One pod with an agent that serves it `gpt-4o` already, and the pod's name.
+    ///
+    /// # Errors
+    /// When it is not there, or not served.
+    pub async fn start_served(scene: &'a Scene) -> Result<(Self, String)> {
+        let app = Self::start_injected(scene, &Shape::default()).await?;
+        let [pod] = app.names().await?;
+        app.is_served(&pod, "gpt-4o").await?;
+        Ok((app, pod))
+    }
+
     /// Its pods that are not about to end.
     ///
     /// # Errors

@@ -127,9 +127,7 @@ fn ha_traffic_flows_without_controllers_and_without_redis() {
 fn ha_a_redis_that_restarts_costs_no_exchange() {
     play(Needs::ReleaseAlone, async |scene| {
         let _provider = provider_of_streams(scene).await?;
-        let app = App::start_injected(scene, &Shape::default()).await?;
-        let [pod] = app.names().await?;
-        app.is_served(&pod, "gpt-4o").await?;
+        let (app, pod) = App::start_served(scene).await?;
         let load = Load::begin(scene).await?;
         for redis in scene.cluster.list(NAMESPACE, "Pod", "app.kubernetes.io/component=redis").await? {
             scene.cluster.kill_pod(NAMESPACE, sluice_e2e::cluster::name(&redis)).await?;
@@ -220,9 +218,7 @@ fn ha_an_api_server_that_hangs_keeps_nobody_from_working() {
         let _provider = provider_of_streams(scene).await?;
         scene.apply(&route_with_secret("late", &["late"], "late", "key")).await?;
         scene.says("ModelRoute", "late", "ResolvedRefs", "False", "SecretNotFound").await?;
-        let app = App::start_injected(scene, &Shape::default()).await?;
-        let [pod] = app.names().await?;
-        app.is_served(&pod, "gpt-4o").await?;
+        let (app, pod) = App::start_served(scene).await?;
         let load = Load::begin(scene).await?;
 
         let before = load.answers().await?;

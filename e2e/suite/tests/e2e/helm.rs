@@ -58,9 +58,7 @@ fn helm_upgrades_and_rolls_back_under_the_controllers_hands() {
     play(Needs::ReleaseAlone, async |scene| {
         let _provider = Provider::start(scene).await?;
         scene.apply(&route("chat", &["gpt-4o"])).await?;
-        let app = App::start_injected(scene, &Shape::default()).await?;
-        let [pod] = app.names().await?;
-        app.is_served(&pod, "gpt-4o").await?;
+        let (app, pod) = App::start_served(scene).await?;
         let before = bundles(&scene.cluster).await?;
         ensure!(before.iter().all(Value::is_string), "{before:?}");
 
@@ -176,9 +174,7 @@ fn helm_uninstall_keeps_objects_and_agents_go_on() {
     play(Needs::ReleaseAlone, async |scene| {
         let _provider = Provider::start(scene).await?;
         scene.apply(&route("chat", &["gpt-4o"])).await?;
-        let app = App::start_injected(scene, &Shape::default()).await?;
-        let [pod] = app.names().await?;
-        app.is_served(&pod, "gpt-4o").await?;
+        let (app, pod) = App::start_served(scene).await?;
         let uid = scene.get("ModelRoute", "chat").await?["metadata"]["uid"].clone();
 
         helm(&["uninstall", NAME, "--namespace", NAMESPACE, "--wait", "--timeout", "3m"]).await?;
@@ -225,9 +221,7 @@ fn helm_with_named_namespaces_reads_secrets_nowhere_else() {
         provider.play(&json!({"apiKeys": ["the-only-key-there-is"]})).await?;
         scene.apply(&secret("key", &[("key", "the-only-key-there-is")])).await?;
         scene.apply(&route_with_secret("chat", &["gpt-4o"], "key", "key")).await?;
-        let app = App::start_injected(scene, &Shape::default()).await?;
-        let [pod] = app.names().await?;
-        app.is_served(&pod, "gpt-4o").await?;
+        let (app, pod) = App::start_served(scene).await?;
 
         // Elsewhere a Secret is as good as missing, and the status says why.
         let elsewhere = format!("{}-b", scene.namespace);

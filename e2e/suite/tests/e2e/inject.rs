@@ -163,9 +163,7 @@ fn inject_into_a_namespace_of_restricted_pods() {
         scene.label_namespace(&labels).await?;
         let _provider = Provider::start(scene).await?;
         scene.apply(&route("chat", &["gpt-4o"])).await?;
-        let app = App::start_injected(scene, &Shape::default()).await?;
-        let [pod] = app.names().await?;
-        app.is_served(&pod, "gpt-4o").await?;
+        App::start_served(scene).await?;
         Ok(())
     });
 }

@@ -182,9 +182,7 @@ fn policy_unchanged_objects_are_not_written() {
         scene.apply(&route_with_secret("broken", &["none"], "nowhere", "key")).await?;
         scene.apply(&policy("quick", "chat", &quick_breaker())).await?;
         scene.apply(&policy("lost", "nothing", &quick_breaker())).await?;
-        let app = App::start_injected(scene, &Shape::default()).await?;
-        let [pod] = app.names().await?;
-        app.is_served(&pod, "gpt-4o").await?;
+        let (app, pod) = App::start_served(scene).await?;
         scene.says(ROUTE, "chat", "Programmed", "True", "Programmed").await?;
         scene.says(POLICY, "quick", "Programmed", "True", "Programmed").await?;
         scene.says(POLICY, "lost", "Accepted", "False", "TargetNotFound").await?;
@@ -272,9 +270,7 @@ fn policy_edits_reach_agents_and_the_older_version_goes() {
     play(Needs::Release, async |scene| {
         let provider = Provider::start(scene).await?;
         scene.apply(&route("chat", &["gpt-4o"])).await?;
-        let app = App::start_injected(scene, &Shape::default()).await?;
-        let [pod] = app.names().await?;
-        app.is_served(&pod, "gpt-4o").await?;
+        let (app, pod) = App::start_served(scene).await?;
         scene.apply(&route("chat", &["gpt-5"])).await?;
         app.is_served(&pod, "gpt-5").await?;
         let answer = app.ask_once(&pod, "gpt-4o").await?;
