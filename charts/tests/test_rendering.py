@@ -1,6 +1,9 @@
 """What the charts render."""
 
+import pathlib
 import re
+import shutil
+import tempfile
 
 from chart import CHART, COMBINATIONS, CRDS, HELM, MONITORING, NAMESPACE, ROOT, RenderingCase, run, settings
 
@@ -64,8 +67,13 @@ class Rendering(RenderingCase):
         self.assertEqual(text.count("failurePolicy: Ignore"), 2)
         self.assertEqual(text.count(f"operator: NotIn, values: [kube-system, {NAMESPACE}]"), 2)
         self.assertEqual(text.count('key: kubernetes.io/metadata.name, operator: In, values: ["a"]'), 2)
-        self.assertIn("sluice.dev/inject, operator: In, values: [enabled]", text)
-        self.assertIn("sluice.dev/inject, operator: NotIn, values: [enabled]", text)
+        # What the controller takes for yes and for no.
+        judge = (ROOT / "crates/sluice-controller/src/injection/pod.rs").read_text()
+        self.assertIn('"enabled" | "true"', judge)
+        self.assertIn('"disabled" | "false"', judge)
+        yes, no = '["enabled","true"]', '["disabled","false"]'
+        asked = re.findall(r"key: sluice.dev/inject, operator: (\w+), values: (\S+)}", text)
+        self.assertEqual(asked, [("In", yes), ("NotIn", no), ("NotIn", yes), ("In", yes)])
         everywhere = self.render(["allNamespaces=true"])["MutatingWebhookConfiguration", "", "sluice-injector"]
         self.assertNotIn("metadata.name, operator: In", everywhere)
 
@@ -95,6 +103,33 @@ class Rendering(RenderingCase):
         self.assertEqual(len(set(first)), 1)
         self.assertNotEqual(first, again)
         self.assertGreaterEqual(len(first[0]), 40)
+
+    def test_another_version_of_the_chart_leaves_redis_as_it_runs(self):
+        with tempfile.TemporaryDirectory() as folder:
+            newer = pathlib.Path(folder) / "sluice"
+            shutil.copytree(CHART, newer)
+            about = newer / "Chart.yaml"
+            about.write_text(re.sub(r"(?m)^(version|appVersion): .+", r"\1: 99.0.0", about.read_text()))
+            before, after = (self.render([], chart=chart) for chart in (CHART, newer))
+
+        def template(objects, component):
+            text = objects["Deployment", NAMESPACE, f"sluice-{component}"]
+            return text.split("\n  template:\n")[1]
+
+        self.assertNotEqual(template(before, "controller"), template(after, "controller"))
+        self.assertEqual(template(before, "redis"), template(after, "redis"))
+
+    def test_variables_are_the_text_that_was_written(self):
+        written = {"DELAY": "1200000", "BATCH": "5", "RATIO": "0.25", "OFF": "true", "NAME": '"1e6"'}
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            lines = (f"    OTEL_{name}: {value}\n" for name, value in written.items())
+            file.write("gateway: {enabled: true}\ntelemetry:\n  env:\n" + "".join(lines))
+            file.flush()
+            objects = self.render([], more=["--values", file.name])
+        expected = {f"OTEL_{name}": value.strip('"') for name, value in written.items()}
+        for component, prefix in ("controller", ""), ("controller", "SLUICE_SIDECAR_"), ("gateway", ""):
+            text = objects["Deployment", NAMESPACE, f"sluice-{component}"]
+            self.assertEqual(dict(re.findall(rf'- name: {prefix}(OTEL_\w+)\n +value: "(.*)"', text)), expected)
 
     def test_an_autoscaler_owns_the_number_of_replicas(self):
         for scaled in "true", "false":

@@ -106,10 +106,15 @@ redis://{{ include "sluice.redis" . }}.{{ .Release.Namespace }}.svc:{{ include "
   value: {{ .Values.log.format }}
 {{- end -}}
 
+{{/* A value as a variable has it. Numbers of a values file are floating: as text, a million would be 1e+06. */}}
+{{- define "sluice.text" -}}
+{{ kindIs "string" . | ternary . (toJson .) }}
+{{- end -}}
+
 {{- define "sluice.telemetryEnv" -}}
 {{- range $name, $value := .Values.telemetry.env }}
 - name: {{ $name }}
-  value: {{ $value | toString | quote }}
+  value: {{ include "sluice.text" $value | quote }}
 {{- end }}
 {{- end -}}
 

@@ -24,7 +24,7 @@
     {{- if not $root.Values.allNamespaces }}
     - {key: kubernetes.io/metadata.name, operator: In, values: {{ $root.Values.watchNamespaces | toJson }}}
     {{- end }}
-    - {key: sluice.dev/inject, operator: {{ index . 2 }}, values: [enabled]}
+    - {key: sluice.dev/inject, operator: {{ index . 2 }}, values: {{ list "enabled" "true" | toJson }}}
   objectSelector:
     matchExpressions:
     - {key: sluice.dev/inject, operator: {{ index . 3 }}, values: {{ index . 4 | toJson }}}
