@@ -26,6 +26,12 @@
 {{- end -}}
 {{- end -}}
 
+{{- define "sluice.redisImage" -}}
+{{- with .Values.redis.image -}}
+{{ .repository }}{{ empty .digest | ternary (printf ":%s" .tag) (printf "@%s" .digest) }}
+{{- end -}}
+{{- end -}}
+
 {{/* By component: (list . "controller") */}}
 {{- define "sluice.selector" -}}
 {{- $root := index . 0 -}}

@@ -1,12 +1,19 @@
-{{/* What pods have in common: PodSecurity *restricted*, Redis, telemetry, and all that makes a container an agent. */}}
+{{/* What pods have in common: PodSecurity *restricted*, where they run, and all that makes a container an agent. */}}
 
 {{- define "sluice.podSecurity" -}}
 runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
+{{- with int64 .Values.runAsUser }}
+runAsUser: {{ . }}
+runAsGroup: {{ . }}
+fsGroup: {{ . }}
+{{- end }}
 seccompProfile:
   type: RuntimeDefault
+{{- end -}}
+
+{{/* Of files that are nobody else's business: the group's, and where none is named that of whoever the platform chose. */}}
+{{- define "sluice.fileMode" -}}
+{{ int64 .Values.runAsUser | empty | ternary "0444" "0440" }}
 {{- end -}}
 
 {{- define "sluice.containerSecurity" -}}
@@ -16,24 +23,29 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
-{{/* Where pods may run, of a component's values: (list . "controller" .Values.controller) */}}
-{{- define "sluice.scheduling" -}}
-{{- $root := index . 0 -}}{{- $component := index . 1 -}}{{- $values := index . 2 -}}
-{{- with $values.priorityClassName }}
-priorityClassName: {{ . }}
+{{/* Where pods may run, of a component's values. */}}
+{{- define "sluice.placement" -}}
+{{- with .priorityClassName }}
+priorityClassName: {{ . | quote }}
 {{- end }}
-{{- with $values.nodeSelector }}
+{{- with .nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $values.tolerations }}
+{{- with .tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $values.affinity }}
+{{- with .affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{/* The same, and spread: (list . "controller" .Values.controller) */}}
+{{- define "sluice.scheduling" -}}
+{{- $root := index . 0 -}}{{- $component := index . 1 -}}{{- $values := index . 2 -}}
+{{- include "sluice.placement" $values }}
 topologySpreadConstraints:
 {{- if $values.topologySpreadConstraints }}
   {{- range $values.topologySpreadConstraints }}
@@ -52,90 +64,6 @@ topologySpreadConstraints:
     matchLabelKeys: [pod-template-hash]
   {{- end }}
 {{- end }}
-{{- end -}}
-
-{{/* The URL of the shared state, or empty. */}}
-{{- define "sluice.redisUrl" -}}
-{{- if .Values.redis.enabled -}}
-redis://{{ include "sluice.redis" . }}.{{ .Release.Namespace }}.svc:{{ include "sluice.port.redis" . }}
-{{- else -}}
-{{- .Values.redis.external.url -}}
-{{- end -}}
-{{- end -}}
-
-{{/* The Secret with its user and password, or empty. */}}
-{{- define "sluice.redisSecret" -}}
-{{- if .Values.redis.enabled -}}
-{{- .Values.redis.auth.existingSecret | default (include "sluice.redis" .) -}}
-{{- else -}}
-{{- .Values.redis.external.existingSecret -}}
-{{- end -}}
-{{- end -}}
-
-{{- define "sluice.redisEnv" -}}
-{{- with include "sluice.redisUrl" . }}
-- name: SLUICE_REDIS_URL
-  value: {{ . | quote }}
-{{- end }}
-{{- with include "sluice.redisSecret" . }}
-- name: SLUICE_REDIS_USERNAME
-  valueFrom:
-    secretKeyRef: {name: {{ . }}, key: username}
-- name: SLUICE_REDIS_PASSWORD
-  valueFrom:
-    secretKeyRef: {name: {{ . }}, key: password}
-{{- end }}
-{{- if not .Values.redis.enabled }}
-{{- with .Values.redis.external.caPem }}
-- name: SLUICE_REDIS_CA_PEM
-  value: {{ . | quote }}
-{{- end }}
-{{- end }}
-{{- end -}}
-
-{{- define "sluice.ownEnv" -}}
-- name: SLUICE_NAMESPACE
-  valueFrom:
-    fieldRef: {fieldPath: metadata.namespace}
-- name: SLUICE_POD
-  valueFrom:
-    fieldRef: {fieldPath: metadata.name}
-- name: RUST_LOG
-  value: {{ .Values.log.level | quote }}
-- name: SLUICE_LOG_FORMAT
-  value: {{ .Values.log.format }}
-{{- end -}}
-
-{{/* A value as a variable has it. Numbers of a values file are floating: as text, a million would be 1e+06. */}}
-{{- define "sluice.text" -}}
-{{ kindIs "string" . | ternary . (toJson .) }}
-{{- end -}}
-
-{{- define "sluice.telemetryEnv" -}}
-{{- range $name, $value := .Values.telemetry.env }}
-- name: {{ $name }}
-  value: {{ include "sluice.text" $value | quote }}
-{{- end }}
-{{- end -}}
-
-{{/* An agent that this chart makes itself, with the controller's Sidecar as its model: (list . "127.0.0.1" grace) */}}
-{{- define "sluice.agentEnv" -}}
-{{- $root := index . 0 -}}
-{{ include "sluice.ownEnv" $root }}
-- name: SLUICE_LISTEN
-  value: {{ printf "%s:%s" (index . 1) (include "sluice.port.applications" $root) | quote }}
-- name: SLUICE_ADMIN
-  value: "0.0.0.0:{{ include "sluice.port.agentAdmin" $root }}"
-- name: SLUICE_CONTROL_PLANE
-  value: {{ include "sluice.controlPlane" $root }}
-- name: SLUICE_CONTROL_PLANE_CA
-  value: /var/run/sluice/ca/ca.crt
-- name: SLUICE_TOKEN
-  value: /var/run/sluice/token/token
-- name: SLUICE_SNAPSHOT
-  value: /var/run/sluice/state
-- name: SLUICE_GRACE
-  value: {{ index . 2 }}s
 {{- end -}}
 
 {{- define "sluice.agentMounts" -}}
