@@ -157,8 +157,8 @@ def program(name):
 HELM = program("helm")
 
 
-def run(*command, stdin=None):
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+def run(*command, stdin=None, env=None):
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, env=env)
 
 
 def settings(values):

@@ -34,6 +34,32 @@ REFUSED = {
         "gateway.clientAuth.keysSecret",
     ),
     "namespaces of no tokens": (["gateway.clientAuth.type=None", "gateway.clientAuth.namespaces={a}"], "set it to Tokens"),
+    "a label of the chart's own": (["controller.podLabels.helm\\.sh/chart=a"], "'/controller/podLabels/helm.sh~1chart'"),
+    "one by which agents are known": (["gateway.podLabels.sluice\\.dev/agent=a"], "'/gateway/podLabels/sluice.dev~1agent'"),
+    "a variable of the chart's own": (
+        ["controller.extraEnv[0].name=SLUICE_SIDECAR_RUN_AS_USER"],
+        "controller.extraEnv sets SLUICE_SIDECAR_RUN_AS_USER, which the chart sets itself",
+    ),
+    "one of the gateway's": (
+        ["gateway.enabled=true", "gateway.extraEnv[0].name=SLUICE_CLIENT_AUTH"],
+        "gateway.extraEnv sets SLUICE_CLIENT_AUTH, which the chart sets itself",
+    ),
+    "one that is a value": (
+        ["controller.extraEnv[0].name=OTEL_SERVICE_NAME", "telemetry.env.OTEL_SERVICE_NAME=a"],
+        "controller.extraEnv sets OTEL_SERVICE_NAME",
+    ),
+    "a variable twice": (["controller.extraEnv[0].name=A", "controller.extraEnv[1].name=A"], "sets A twice"),
+    "headers for all to read": (
+        ["telemetry.headersSecret=a", "telemetry.env.OTEL_EXPORTER_OTLP_HEADERS=b=c"],
+        "telemetry.headersSecret and telemetry.env.OTEL_EXPORTER_OTLP_HEADERS",
+    ),
+    "who may reach no balancer": (["gateway.service.loadBalancerSourceRanges={10.0.0.0/8}"], "gateway.service.type is ClusterIP"),
+    "whose balancer": (["gateway.service.type=NodePort", "gateway.service.loadBalancerClass=a"], "type is NodePort"),
+    "addresses that stay inside": (["gateway.service.externalTrafficPolicy=Local"], "gateway.service.type is ClusterIP"),
+    "an address for a range": (["gateway.service.loadBalancerSourceRanges={10.0.0.1}"], "loadBalancerSourceRanges/0'"),
+    "root by another way": (["runAsUser=-1"], "'/runAsUser'", "minimum"),
+    "no limit at all": (["sidecar.cpuLimit=0"], "'/sidecar/cpuLimit'"),
+    "a secret with its value": (["sidecar.imagePullSecrets[0].name=a"], "'/sidecar/imagePullSecrets/0'", "want string"),
     "more than the most": (
         ["gateway.enabled=true", "gateway.autoscaling.enabled=true", "gateway.autoscaling.minReplicas=20"],
         "minReplicas 20 is more than maxReplicas 10",
