@@ -3,6 +3,7 @@
 //! Telemetry is set by OpenTelemetry's own variables (docs/telemetry.md); it starts first and ends last, so that it
 //! tells of the drain.
 
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -55,9 +56,8 @@ async fn run(args: Args, signals: &Signals) -> anyhow::Result<()> {
     config.books = signals.books().clone();
     let agent = Agent::new(config)?;
     signals.export_metrics(Arc::new(agent.clone()));
-    let applications =
-        TcpListener::bind(args.listen).await.with_context(|| format!("--listen {}", args.listen))?;
-    let admin = TcpListener::bind(args.admin).await.with_context(|| format!("--admin {}", args.admin))?;
+    let applications = listen("--listen", args.listen).await?;
+    let admin = listen("--admin", args.admin).await?;
     // Before the first line that anyone may wait for: a signal from then on is a drain.
     let terminated = terminated()?;
     tracing::info!(listen = %applications.local_addr()?, admin = %admin.local_addr()?, "serving");
@@ -66,6 +66,17 @@ async fn run(args: Args, signals: &Signals) -> anyhow::Result<()> {
     tracing::info!("draining");
     running.drain().await;
     Ok(())
+}
+
+/// Listens. `[::]` is every address, by IPv4 too; where the host has no IPv6, that is every IPv4 address.
+async fn listen(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let bound = match TcpListener::bind(address).await {
+        Err(_) if address.ip() == Ipv6Addr::UNSPECIFIED => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        bound => bound,
+    };
+    bound.with_context(|| format!("{flag} {address}"))
 }
 
 /// Waits for SIGTERM, or Ctrl-C at a terminal. The call catches them already.
@@ -77,4 +88,18 @@ fn terminated() -> std::io::Result<impl Future<Output = std::io::Result<()>>> {
             interrupted = tokio::signal::ctrl_c() => interrupted,
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn every_address_is_every_ipv4_address_too() {
+        let listener = listen("--listen", (Ipv6Addr::UNSPECIFIED, 0).into()).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+        let taken = listen("--listen", (Ipv4Addr::LOCALHOST, port).into()).await.unwrap_err();
+        assert_eq!(taken.to_string(), format!("--listen 127.0.0.1:{port}"));
+    }
 }

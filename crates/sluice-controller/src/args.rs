@@ -18,14 +18,14 @@ const SIDECAR: &str = "SLUICE_SIDECAR_";
     about = "The control plane: ModelRoutes and ReliabilityPolicies in, policies for agents out"
 )]
 pub(crate) struct Args {
-    /// Where agents fetch their policies.
-    #[arg(long, env = "SLUICE_LISTEN", value_name = "ADDRESS", default_value = "0.0.0.0:8112")]
+    /// Where agents fetch their policies. `[::]` is every address, also by IPv4, and on a host without IPv6 too.
+    #[arg(long, env = "SLUICE_LISTEN", value_name = "ADDRESS", default_value = "[::]:8112")]
     pub(crate) listen: SocketAddr,
     /// Where the API server asks about pods, over TLS.
-    #[arg(long, env = "SLUICE_WEBHOOK", value_name = "ADDRESS", default_value = "0.0.0.0:9443")]
+    #[arg(long, env = "SLUICE_WEBHOOK", value_name = "ADDRESS", default_value = "[::]:9443")]
     pub(crate) webhook: SocketAddr,
     /// /livez, /readyz, /metrics.
-    #[arg(long, env = "SLUICE_ADMIN", value_name = "ADDRESS", default_value = "0.0.0.0:8113")]
+    #[arg(long, env = "SLUICE_ADMIN", value_name = "ADDRESS", default_value = "[::]:8113")]
     pub(crate) admin: SocketAddr,
     /// This replica's own namespace, where the Lease and the Secret sluice-ca are.
     #[arg(long, env = "SLUICE_NAMESPACE", value_name = "NAME", default_value = "sluice-system")]
@@ -75,6 +75,15 @@ struct SidecarArgs {
     /// Their image.
     #[arg(long, env = "SLUICE_SIDECAR_IMAGE", value_name = "IMAGE")]
     sidecar_image: Option<String>,
+    /// Always, IfNotPresent or Never.
+    #[arg(long, env = "SLUICE_SIDECAR_IMAGE_PULL_POLICY", value_name = "POLICY", value_parser = ["Always", "IfNotPresent", "Never"])]
+    sidecar_image_pull_policy: Option<String>,
+    /// Secrets of each pod's namespace for pulling it, separated by commas.
+    #[arg(long, env = "SLUICE_SIDECAR_IMAGE_PULL_SECRETS", value_name = "NAMES", value_delimiter = ',')]
+    sidecar_image_pull_secrets: Vec<String>,
+    /// Their user and group; 0: none is named, and the platform chooses.
+    #[arg(long, env = "SLUICE_SIDECAR_RUN_AS_USER", value_name = "UID", default_value_t = 65_532, value_parser = clap::value_parser!(i64).range(0..=i64::from(i32::MAX)))]
+    sidecar_run_as_user: i64,
     /// Where they fetch their policies; without it, this Service's port 8112.
     #[arg(long, env = "SLUICE_SIDECAR_CONTROL_PLANE", value_name = "URL")]
     sidecar_control_plane: Option<String>,
@@ -89,6 +98,9 @@ struct SidecarArgs {
     sidecar_redis_ca_pem: Option<String>,
     #[arg(long, env = "SLUICE_SIDECAR_CPU_REQUEST", value_name = "QUANTITY", default_value = "20m")]
     sidecar_cpu_request: String,
+    /// None unless it is set: throttling would delay tokens.
+    #[arg(long, env = "SLUICE_SIDECAR_CPU_LIMIT", value_name = "QUANTITY")]
+    sidecar_cpu_limit: Option<String>,
     #[arg(long, env = "SLUICE_SIDECAR_MEMORY_REQUEST", value_name = "QUANTITY", default_value = "32Mi")]
     sidecar_memory_request: String,
     #[arg(long, env = "SLUICE_SIDECAR_MEMORY_LIMIT", value_name = "QUANTITY", default_value = "256Mi")]
@@ -96,6 +108,45 @@ struct SidecarArgs {
     /// How long streams may go on after a pod was told to end.
     #[arg(long, env = "SLUICE_SIDECAR_GRACE", value_name = "DURATION", default_value = "25s", value_parser = duration)]
     sidecar_grace: String,
+    /// Their RUST_LOG.
+    #[arg(long, env = "SLUICE_SIDECAR_LOG_LEVEL", value_name = "DIRECTIVES")]
+    sidecar_log_level: Option<String>,
+    /// How they write log lines: text or json.
+    #[arg(long, env = "SLUICE_SIDECAR_LOG_FORMAT", value_name = "FORMAT", value_parser = ["text", "json"])]
+    sidecar_log_format: Option<String>,
+    /// A Secret of each pod's namespace whose key `headers` is their OTEL_EXPORTER_OTLP_HEADERS; it may be missing.
+    #[arg(long, env = "SLUICE_SIDECAR_OTEL_HEADERS_SECRET", value_name = "NAME")]
+    sidecar_otel_headers_secret: Option<String>,
+}
+
+impl SidecarArgs {
+    /// `own_control_plane`: this controller's.
+    fn config(
+        &self,
+        own_control_plane: String,
+        variables: impl Iterator<Item = (String, String)>,
+    ) -> Sidecar {
+        let secrets = self.sidecar_image_pull_secrets.iter().filter(|name| !name.is_empty());
+        Sidecar {
+            image: self.sidecar_image.clone().unwrap_or_default(),
+            image_pull_policy: self.sidecar_image_pull_policy.clone(),
+            image_pull_secrets: secrets.cloned().collect(),
+            run_as_user: Some(self.sidecar_run_as_user).filter(|user| *user > 0),
+            control_plane: self.sidecar_control_plane.clone().unwrap_or(own_control_plane),
+            redis_url: self.sidecar_redis_url.clone(),
+            redis_secret: self.sidecar_redis_secret.clone(),
+            redis_ca_pem: self.sidecar_redis_ca_pem.clone(),
+            cpu_request: self.sidecar_cpu_request.clone(),
+            cpu_limit: self.sidecar_cpu_limit.clone(),
+            memory_request: self.sidecar_memory_request.clone(),
+            memory_limit: self.sidecar_memory_limit.clone(),
+            grace: self.sidecar_grace.clone(),
+            log_level: self.sidecar_log_level.clone(),
+            log_format: self.sidecar_log_format.clone(),
+            telemetry: telemetry(variables),
+            otel_headers_secret: self.sidecar_otel_headers_secret.clone(),
+        }
+    }
 }
 
 /// Checked here, used by agents.
@@ -110,10 +161,8 @@ impl Args {
     /// When something is to be injected, and no image is named.
     pub(crate) fn config(&self, variables: impl Iterator<Item = (String, String)>) -> anyhow::Result<Config> {
         let webhook_configuration = Some(self.webhook_configuration.clone()).filter(|name| !name.is_empty());
-        let sidecar = &self.sidecar;
-        let image = sidecar.sidecar_image.clone();
         anyhow::ensure!(
-            webhook_configuration.is_none() || image.is_some(),
+            webhook_configuration.is_none() || self.sidecar.sidecar_image.is_some(),
             "--webhook-configuration {}: pods are to get an agent, and --sidecar-image does not say which; set it",
             self.webhook_configuration
         );
@@ -130,18 +179,7 @@ impl Args {
             secret_namespaces: self.secret_namespaces.clone(),
             all_secrets: self.all_secrets,
             insecure: self.insecure,
-            sidecar: Sidecar {
-                image: image.unwrap_or_default(),
-                control_plane: sidecar.sidecar_control_plane.clone().unwrap_or(own),
-                redis_url: sidecar.sidecar_redis_url.clone(),
-                redis_secret: sidecar.sidecar_redis_secret.clone(),
-                redis_ca_pem: sidecar.sidecar_redis_ca_pem.clone(),
-                cpu_request: sidecar.sidecar_cpu_request.clone(),
-                memory_request: sidecar.sidecar_memory_request.clone(),
-                memory_limit: sidecar.sidecar_memory_limit.clone(),
-                grace: sidecar.sidecar_grace.clone(),
-                telemetry: telemetry(variables),
-            },
+            sidecar: self.sidecar.config(own, variables),
             lives: Lives::default(),
             paces: Paces::default(),
         })

@@ -88,6 +88,12 @@ impl Config {
 #[derive(Debug, Clone)]
 pub struct Sidecar {
     pub image: String,
+    /// `Always`, `IfNotPresent` or `Never`; `None`: the cluster's default.
+    pub image_pull_policy: Option<String>,
+    /// Secrets of the pod's namespace for pulling it, which the pod gets besides its own.
+    pub image_pull_secrets: Vec<String>,
+    /// Its user and group; `None`: the image's, or what the platform chooses.
+    pub run_as_user: Option<i64>,
     /// Such as `https://sluice-controller.sluice-system.svc:8112`.
     pub control_plane: String,
     /// Without a password.
@@ -98,27 +104,42 @@ pub struct Sidecar {
     pub redis_ca_pem: Option<String>,
     /// A quantity, such as `20m`.
     pub cpu_request: String,
+    /// `None`: no limit, so that tokens are not delayed by throttling.
+    pub cpu_limit: Option<String>,
     pub memory_request: String,
     pub memory_limit: String,
     /// For streams at shutdown, such as `25s`.
     pub grace: String,
+    /// `RUST_LOG`; `None`: its default.
+    pub log_level: Option<String>,
+    /// `text` or `json`; `None`: its default.
+    pub log_format: Option<String>,
     /// OpenTelemetry's variables, `OTEL_…`.
     pub telemetry: BTreeMap<String, String>,
+    /// A Secret of the pod's namespace whose `headers` go with what is exported; it may be missing.
+    pub otel_headers_secret: Option<String>,
 }
 
 impl Default for Sidecar {
     fn default() -> Self {
         Self {
             image: "sluice".to_owned(),
+            image_pull_policy: None,
+            image_pull_secrets: Vec::new(),
+            run_as_user: Some(65_532),
             control_plane: String::new(),
             redis_url: None,
             redis_secret: None,
             redis_ca_pem: None,
             cpu_request: "20m".to_owned(),
+            cpu_limit: None,
             memory_request: "32Mi".to_owned(),
             memory_limit: "256Mi".to_owned(),
             grace: "25s".to_owned(),
+            log_level: None,
+            log_format: None,
             telemetry: BTreeMap::new(),
+            otel_headers_secret: None,
         }
     }
 }

@@ -4,6 +4,8 @@
 
 mod args;
 
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
 use anyhow::Context as _;
 use clap::Parser as _;
 use sluice_controller::Controller;
@@ -31,16 +33,12 @@ async fn main() -> anyhow::Result<()> {
 async fn run(args: &Args, signals: &Signals) -> anyhow::Result<()> {
     let config = args.config(std::env::vars())?;
     let client = kube::Client::try_default().await.context("no API server: is KUBECONFIG set?")?;
-    let policies =
-        TcpListener::bind(args.listen).await.with_context(|| format!("--listen {}", args.listen))?;
+    let policies = listen("--listen", args.listen).await?;
     let webhook = match &config.webhook_configuration {
-        Some(_) => {
-            let listener = TcpListener::bind(args.webhook).await;
-            Some(listener.with_context(|| format!("--webhook {}", args.webhook))?)
-        }
+        Some(_) => Some(listen("--webhook", args.webhook).await?),
         None => None,
     };
-    let admin = TcpListener::bind(args.admin).await.with_context(|| format!("--admin {}", args.admin))?;
+    let admin = listen("--admin", args.admin).await?;
     tracing::info!(listen = %policies.local_addr()?, admin = %admin.local_addr()?, "starting");
     let listeners = Listeners { policies, webhook, admin: Some(admin) };
     let controller = Controller::start(client, &config, listeners, signals)?;
@@ -50,11 +48,36 @@ async fn run(args: &Args, signals: &Signals) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Listens. `[::]` is every address, by IPv4 too; where the host has no IPv6, that is every IPv4 address.
+async fn listen(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let bound = match TcpListener::bind(address).await {
+        Err(_) if address.ip() == Ipv6Addr::UNSPECIFIED => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        bound => bound,
+    };
+    bound.with_context(|| format!("{flag} {address}"))
+}
+
 /// SIGTERM, or Ctrl-C at a terminal.
 async fn terminated() -> std::io::Result<()> {
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     tokio::select! {
         _ = terminate.recv() => Ok(()),
         interrupted = tokio::signal::ctrl_c() => interrupted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn every_address_is_every_ipv4_address_too() {
+        let listener = listen("--listen", (Ipv6Addr::UNSPECIFIED, 0).into()).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+        let taken = listen("--listen", (Ipv4Addr::LOCALHOST, port).into()).await.unwrap_err();
+        assert_eq!(taken.to_string(), format!("--listen 127.0.0.1:{port}"));
     }
 }

@@ -29,13 +29,14 @@ pub(crate) const VOLUMES: [&str; 3] = [TOKEN_VOLUME, CA_VOLUME, STATE_VOLUME];
 const TOKEN_VOLUME: &str = "sluice-token";
 const CA_VOLUME: &str = "sluice-ca";
 const STATE_VOLUME: &str = "sluice-state";
-const USER: i64 = 65_532;
+const OTLP_HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
 const TOKEN_SECONDS: i64 = 3_600;
 
 pub(crate) fn agent(sidecar: &Sidecar) -> Container {
     Container {
         name: CONTAINER.to_owned(),
         image: Some(sidecar.image.clone()),
+        image_pull_policy: sidecar.image_pull_policy.clone(),
         command: Some(vec!["/usr/local/bin/sluice-agent".to_owned()]),
         restart_policy: Some("Always".to_owned()),
         env: Some(env(sidecar)),
@@ -48,7 +49,7 @@ pub(crate) fn agent(sidecar: &Sidecar) -> Container {
         startup_probe: Some(probe("/readyz", 1, 60)),
         liveness_probe: Some(probe("/livez", 10, 3)),
         resources: Some(resources(sidecar)),
-        security_context: Some(restricted()),
+        security_context: Some(restricted(sidecar.run_as_user)),
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
         volume_mounts: Some(vec![
             mount(TOKEN_VOLUME, "/var/run/sluice/token", true),
@@ -62,7 +63,7 @@ pub(crate) fn agent(sidecar: &Sidecar) -> Container {
 fn env(sidecar: &Sidecar) -> Vec<EnvVar> {
     let mut env = vec![
         value("SLUICE_LISTEN", &format!("127.0.0.1:{APPLICATIONS_PORT}")),
-        value("SLUICE_ADMIN", &format!("0.0.0.0:{ADMIN_PORT}")),
+        value("SLUICE_ADMIN", &format!("[::]:{ADMIN_PORT}")),
         value("SLUICE_CONTROL_PLANE", &sidecar.control_plane),
         value("SLUICE_CONTROL_PLANE_CA", "/var/run/sluice/ca/ca.crt"),
         value("SLUICE_TOKEN", "/var/run/sluice/token/token"),
@@ -71,6 +72,8 @@ fn env(sidecar: &Sidecar) -> Vec<EnvVar> {
         field("SLUICE_NAMESPACE", "metadata.namespace"),
         field("SLUICE_POD", "metadata.name"),
     ];
+    env.extend(sidecar.log_level.as_deref().map(|level| value("RUST_LOG", level)));
+    env.extend(sidecar.log_format.as_deref().map(|format| value("SLUICE_LOG_FORMAT", format)));
     env.extend(sidecar.redis_url.as_deref().map(|url| value("SLUICE_REDIS_URL", url)));
     env.extend(sidecar.redis_ca_pem.as_deref().map(|pem| value("SLUICE_REDIS_CA_PEM", pem)));
     if let Some(secret) = &sidecar.redis_secret {
@@ -78,6 +81,11 @@ fn env(sidecar: &Sidecar) -> Vec<EnvVar> {
         env.push(optional_secret("SLUICE_REDIS_PASSWORD", secret, "password"));
     }
     env.extend(sidecar.telemetry.iter().map(|(name, text)| value(name, text)));
+    if let Some(secret) = &sidecar.otel_headers_secret {
+        // A variable that is named twice has its last value: the Secret's is the one to keep.
+        env.retain(|variable| variable.name != OTLP_HEADERS);
+        env.push(optional_secret(OTLP_HEADERS, secret, "headers"));
+    }
     env
 }
 
@@ -122,24 +130,25 @@ fn probe(path: &str, period: i32, failures: i32) -> Probe {
 }
 
 fn resources(sidecar: &Sidecar) -> ResourceRequirements {
-    let of = |pairs: &[(&str, &str)]| -> BTreeMap<String, Quantity> {
-        pairs.iter().map(|(name, value)| ((*name).to_owned(), Quantity((*value).to_owned()))).collect()
+    let of = |cpu: Option<&str>, memory: &str| -> BTreeMap<String, Quantity> {
+        let pairs = cpu.map(|cpu| ("cpu", cpu)).into_iter().chain([("memory", memory)]);
+        pairs.map(|(name, value)| (name.to_owned(), Quantity(value.to_owned()))).collect()
     };
     ResourceRequirements {
-        requests: Some(of(&[("cpu", &sidecar.cpu_request), ("memory", &sidecar.memory_request)])),
-        limits: Some(of(&[("memory", &sidecar.memory_limit)])),
+        requests: Some(of(Some(&sidecar.cpu_request), &sidecar.memory_request)),
+        limits: Some(of(sidecar.cpu_limit.as_deref(), &sidecar.memory_limit)),
         ..ResourceRequirements::default()
     }
 }
 
-fn restricted() -> SecurityContext {
+fn restricted(user: Option<i64>) -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
         capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
         read_only_root_filesystem: Some(true),
         run_as_non_root: Some(true),
-        run_as_user: Some(USER),
-        run_as_group: Some(USER),
+        run_as_user: user,
+        run_as_group: user,
         seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
         ..SecurityContext::default()
     }
@@ -211,6 +220,37 @@ mod tests {
             env.iter().map(|variable| variable.name.as_str()).collect();
         assert_eq!(named.len(), env.len(), "a variable is named twice");
         assert_eq!(agent.command.unwrap(), ["/usr/local/bin/sluice-agent"]);
+    }
+
+    #[test]
+    fn what_a_platform_asks_for_can_be_said() {
+        let plain = agent(&sidecar());
+        let limits = plain.resources.as_ref().unwrap().limits.as_ref().unwrap();
+        assert!(!limits.contains_key("cpu"), "{limits:?}");
+        assert_eq!(plain.security_context.as_ref().unwrap().run_as_user, Some(65_532));
+        let other = agent(&Sidecar {
+            image_pull_policy: Some("Always".to_owned()),
+            run_as_user: None,
+            cpu_limit: Some("1".to_owned()),
+            log_format: Some("json".to_owned()),
+            telemetry: [(OTLP_HEADERS.to_owned(), "a=plain".to_owned())].into(),
+            otel_headers_secret: Some("collector".to_owned()),
+            ..sidecar()
+        });
+        let security = other.security_context.unwrap();
+        assert_eq!((security.run_as_user, security.run_as_group), (None, None));
+        assert_eq!(security.run_as_non_root, Some(true));
+        assert_eq!(other.image_pull_policy.as_deref(), Some("Always"));
+        assert_eq!(other.resources.unwrap().limits.unwrap()["cpu"].0, "1");
+        let env = other.env.unwrap();
+        let headers: Vec<_> = env.iter().filter(|variable| variable.name == OTLP_HEADERS).collect();
+        assert_eq!(headers.len(), 1);
+        let secret = headers[0].value_from.clone().unwrap().secret_key_ref.unwrap();
+        assert_eq!(
+            (secret.name.as_str(), secret.key.as_str(), secret.optional),
+            ("collector", "headers", Some(true))
+        );
+        assert!(env.iter().any(|variable| variable.name == "SLUICE_LOG_FORMAT"));
     }
 
     #[test]

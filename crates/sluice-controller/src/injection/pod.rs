@@ -187,6 +187,11 @@ pub(crate) fn additions(pod: &Pod, sidecar: &Sidecar, passes_credentials: bool) 
     additions.extend(Add::to_list("/spec/initContainers", exists, true, vec![agent]));
     let volumes = volumes().iter().map(|volume| json!(volume)).collect();
     additions.extend(Add::to_list("/spec/volumes", spec.volumes.is_some(), false, volumes));
+    let has = |name: &String| spec.image_pull_secrets.iter().flatten().any(|secret| secret.name == *name);
+    let pulls = sidecar.image_pull_secrets.iter().filter(|name| !has(name));
+    let pulls = pulls.map(|name| json!({ "name": name })).collect();
+    let exists = spec.image_pull_secrets.is_some();
+    additions.extend(Add::to_list("/spec/imagePullSecrets", exists, false, pulls));
     additions
 }
 
@@ -316,6 +321,25 @@ mod tests {
         let mut left = plain;
         left["metadata"]["annotations"] = json!({INJECT_ENV: "disabled"});
         assert!(read(&injected(&left, false)).spec.unwrap().containers[0].env.is_none());
+    }
+
+    #[test]
+    fn secrets_for_pulling_its_image_come_after_the_pods_own() {
+        let sidecar =
+            Sidecar { image_pull_secrets: vec!["ours".to_owned(), "both".to_owned()], ..Sidecar::default() };
+        for (own, expected) in [
+            (json!(null), json!([{"name": "ours"}, {"name": "both"}])),
+            (json!([{"name": "both"}]), json!([{"name": "both"}, {"name": "ours"}])),
+        ] {
+            let mut pod = pod(&json!({}), &json!({"name": "app"}));
+            if own.is_array() {
+                pod["spec"]["imagePullSecrets"] = own;
+            }
+            let additions = additions(&read(&pod), &sidecar, false);
+            let patch: json_patch::Patch = serde_json::from_value(json!(additions)).unwrap();
+            json_patch::patch(&mut pod, &patch).unwrap();
+            assert_eq!(pod["spec"]["imagePullSecrets"], expected);
+        }
     }
 
     #[test]
