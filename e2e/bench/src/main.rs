@@ -43,7 +43,7 @@ struct Args {
     #[command(flatten)]
     programs: Programs,
     /// Rounds over all peers
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=20))]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=50))]
     rounds: u32,
     /// Seconds of each load
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60))]
@@ -54,6 +54,9 @@ struct Args {
     /// What telemetry costs, and collectors that fail, in place of the other proxies
     #[arg(long, conflicts_with = "peers")]
     telemetry: bool,
+    /// Exchanges alone, no streams: many rounds for figures that lie close together
+    #[arg(long)]
+    exchanges: bool,
     /// Where the record goes: latest.json and latest.md
     #[arg(long, default_value = "results")]
     out: PathBuf,
@@ -85,7 +88,7 @@ fn pin(core: usize) -> anyhow::Result<()> {
 async fn run(args: Args) -> anyhow::Result<()> {
     let (mock, upstream) = Mock::start().await?;
     let cores = Cores { load: args.load_core, peer: args.peer_core };
-    let peers: Vec<Peer> = if args.telemetry {
+    let mut peers: Vec<Peer> = if args.telemetry {
         Peer::TELEMETRY.to_vec()
     } else if args.peers.is_empty() {
         Peer::BESIDE.to_vec()
@@ -98,12 +101,15 @@ async fn run(args: Args) -> anyhow::Result<()> {
         for peer in &peers {
             eprintln!("round {round} of {}: {}", args.rounds, peer.name());
             let running = Running::start(*peer, &args.programs, upstream, cores).await?;
-            let figures = measure(*peer, &running, &mock, Duration::from_secs(args.seconds)).await;
+            let lasting = Duration::from_secs(args.seconds);
+            let figures = measure(*peer, &running, &mock, lasting, !args.exchanges).await;
             running.stop().await?;
             let figures = figures.with_context(|| format!("measuring {}", peer.name()))?;
             eprintln!("  {}", figures.line());
             rounds.push(figures);
         }
+        // What comes after what makes a difference (a core that was busy is slower): it evens out over two rounds.
+        peers.reverse();
     }
     report::write(&rounds, &args.out)
 }
@@ -128,6 +134,7 @@ async fn measure(
     running: &Running,
     mock: &Rc<Mock>,
     lasting: Duration,
+    with_streams: bool,
 ) -> anyhow::Result<Figures> {
     let subject = Subject { port: running.port, process: running.process.as_ref(), mock };
     let usage = |subject: &Subject<'_>| subject.process.map_or(Ok(Usage::default()), process::Process::usage);
@@ -156,6 +163,9 @@ async fn measure(
             })
             .await?;
         figures.evalsha_p50_us = Some(stats::micros(redis.repeat(&seen).await?));
+    }
+    if !with_streams {
+        return Ok(figures);
     }
     let streams = load::paced_streams(&subject, STREAMS_PER_SECOND, lasting).await?;
     figures.see_streams(&streams);

@@ -169,7 +169,7 @@ fn goals(rows: &BTreeMap<Peer, Row>) -> Vec<Goal> {
     let evalsha = redis.and_then(|row| row.median.evalsha_p50_us);
     let with_redis = near_nginx.zip(evalsha).map(|(near, evalsha)| near + 1.3 * evalsha);
     goal("added p50, Redis: that + 1.3 × EVALSHA's p50", "µs", redis.map(|row| row.added_p50_us), with_redis);
-    let chunk = |row: Option<&Row>| row.map(|row| row.median.chunk_cpu_us);
+    let chunk = |row: Option<&Row>| row.map(|row| row.median.chunk_cpu_us).filter(|cpu| *cpu > 0.0);
     goal("CPU per paced event, embedded: Envoy's", "µs", chunk(embedded), chunk(envoy));
     let memory = embedded.and_then(|row| row.median.kib_per_stream);
     goal("memory per open stream, embedded", "KiB", memory, Some(25.0));
