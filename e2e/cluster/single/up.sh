@@ -22,6 +22,11 @@ start() { # NAME COMMAND...: in the namespace, unless it runs already
   save_pid $! "$CLUSTER_NODE/pid/$name"
 }
 
+# The same, and again when it has ended, as kubelet does elsewhere.
+keep() { # NAME COMMAND...
+  start "$1" bash -c 'while :; do "$0" "$@"; sleep 0.5; done' "$@"
+}
+
 # --- the namespace ---------------------------------------------------------
 if ! ip netns list | grep -qw "$CLUSTER_NS"; then
   ip netns add "$CLUSTER_NS"
@@ -118,7 +123,7 @@ done
 start etcd etcd --data-dir "$CLUSTER_NODE/etcd" --unsafe-no-fsync --log-level warn \
   --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
   --listen-peer-urls http://127.0.0.1:2380
-start kube-apiserver kube-apiserver --etcd-servers http://127.0.0.1:2379 \
+keep kube-apiserver --etcd-servers http://127.0.0.1:2379 \
   --advertise-address "$CLUSTER_NODE_IP" --secure-port 6443 --service-cluster-ip-range "$CLUSTER_SVC_CIDR" \
   --tls-cert-file $P/apiserver.crt --tls-private-key-file $P/apiserver.key --client-ca-file $P/ca.crt \
   --kubelet-client-certificate $P/apiserver-kubelet-client.crt --kubelet-client-key $P/apiserver-kubelet-client.key \

@@ -191,6 +191,15 @@ impl Cluster {
         answer.map_err(told).with_context(|| format!("{method} {full}"))
     }
 
+    /// What a pod of one container has logged.
+    ///
+    /// # Errors
+    /// What the API server says.
+    pub async fn log(&self, namespace: &str, pod: &str) -> Result<String> {
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/log");
+        self.request(Method::GET, &path, "application/json", "").await.map_err(told).context(path)
+    }
+
     /// A token of a ServiceAccount, as kubelet gets it for a pod.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use sluice_e2e::agent::{self, Agent, Claims, refusal};
 use sluice_e2e::app::{App, Shape, agent_status, served};
-use sluice_e2e::cluster::Cluster;
+use sluice_e2e::cluster::{Cluster, name};
 use sluice_e2e::manifests::{route, route_with_secret, secret};
 use sluice_e2e::provider::Provider;
 use sluice_e2e::release::{self, CONTROLLER, NAMESPACE, REDIS};
@@ -197,19 +197,35 @@ fn ha_who_has_lost_the_lease_writes_nothing() {
     });
 }
 
-/// A pod that sees the node's processes and runs `pods/hang.py`.
-fn hang(scene: &Scene) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "hang", "labels": {"sluice.dev/inject": "disabled"}},
+/// Has a pod that sees the node's processes do something to the API server (`pods/api_server.py`), and waits until it has.
+async fn to_the_api_server(scene: &Scene, what: &str) -> Result<()> {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": what, "labels": {"sluice.dev/inject": "disabled"}},
         "spec": {
             "hostPID": true, "restartPolicy": "Never",
             "containers": [{
-                "name": "hang", "image": scene.images.e2e(),
-                "command": ["/usr/bin/python3", "-c", include_str!("../../pods/hang.py")],
+                "name": what, "image": scene.images.e2e(),
+                "command": ["/usr/bin/python3", "-c", include_str!("../../pods/api_server.py"), what],
                 "securityContext": {"runAsUser": 0},
             }],
         },
+    });
+    scene.apply(&pod).await?;
+    eventually(PATIENCE, "the API server is back", async || {
+        let pod = scene.get("Pod", what).await?;
+        ensure!(pod["status"]["phase"] == "Succeeded", "{}", pod["status"]);
+        Ok(())
     })
+    .await
+}
+
+/// No controller was started anew.
+async fn controllers_went_on(scene: &Scene) -> Result<()> {
+    for controller in release::controllers(&scene.cluster).await? {
+        let status = &controller["status"]["containerStatuses"][0];
+        ensure!(status["restartCount"] == 0, "a controller was started anew: {status}");
+    }
+    Ok(())
 }
 
 #[test]
@@ -222,14 +238,8 @@ fn ha_an_api_server_that_hangs_keeps_nobody_from_working() {
         let load = Load::begin(scene).await?;
 
         let before = load.answers().await?;
-        scene.apply(&hang(scene)).await?;
         // Longer than a lease lasts, and than its holder may go on without having renewed it.
-        eventually(PATIENCE, "the API server is back", async || {
-            let pod = scene.get("Pod", "hang").await?;
-            ensure!(pod["status"]["phase"] == "Succeeded", "{}", pod["status"]);
-            Ok(())
-        })
-        .await?;
+        to_the_api_server(scene, "hang").await?;
         let after = load.answers().await?;
         ensure!(after >= before + 40, "{} answers in half a minute", after - before);
 
@@ -243,10 +253,39 @@ fn ha_an_api_server_that_hangs_keeps_nobody_from_working() {
         scene.apply(&route("chat", &["gpt-4o", "gpt-5"])).await?;
         app.is_served(&pod, "gpt-5").await?;
         load.lost_nothing().await?;
+        controllers_went_on(scene).await
+    });
+}
+
+#[test]
+fn ha_an_api_server_that_starts_anew_has_forgotten_its_watches() {
+    play(Needs::ReleaseAlone, async |scene| {
+        let _provider = provider_of_streams(scene).await?;
+        scene.apply(&route("gone", &["o1"])).await?;
+        let (app, pod) = App::start_served(scene).await?;
+        app.is_served(&pod, "o1").await?;
+        let load = Load::begin(scene).await?;
+
+        to_the_api_server(scene, "kill").await?;
+        scene.delete("ModelRoute", "gone").await?;
+        scene.apply(&route("chat", &["gpt-4o", "gpt-5"])).await?;
+        app.is_served(&pod, "gpt-5").await?;
+        eventually(PATIENCE, "the deleted route is not served", async || {
+            let answer = app.ask_once(&pod, "o1").await?;
+            ensure!(answer["code"] == "model_not_found", "{answer}");
+            Ok(())
+        })
+        .await?;
+        scene.says("ModelRoute", "chat", "Programmed", "True", "Programmed").await?;
+        release::has_writer(&scene.cluster).await?;
+        load.lost_nothing().await?;
+        controllers_went_on(scene).await?;
+        // Otherwise nothing was tested: a new API server knows no version from before its start, and says 410.
+        let mut logs = String::new();
         for controller in release::controllers(&scene.cluster).await? {
-            let status = &controller["status"]["containerStatuses"][0];
-            ensure!(status["restartCount"] == 0, "a controller was started anew: {status}");
+            logs += &scene.cluster.log(NAMESPACE, name(&controller)).await?;
         }
+        ensure!(logs.contains("too old resource version"), "no watch was too old: {logs}");
         Ok(())
     });
 }

@@ -221,7 +221,7 @@ fn helm_with_named_namespaces_reads_secrets_nowhere_else() {
         provider.play(&json!({"apiKeys": ["the-only-key-there-is"]})).await?;
         scene.apply(&secret("key", &[("key", "the-only-key-there-is")])).await?;
         scene.apply(&route_with_secret("chat", &["gpt-4o"], "key", "key")).await?;
-        let (app, pod) = App::start_served(scene).await?;
+        App::start_served(scene).await?;
 
         // Elsewhere a Secret is as good as missing, and the status says why.
         let elsewhere = format!("{}-b", scene.namespace);
