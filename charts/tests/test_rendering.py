@@ -5,7 +5,7 @@ import re
 import shutil
 import tempfile
 
-from chart import CHART, COMBINATIONS, CRDS, HELM, MONITORING, NAMESPACE, ROOT, RenderingCase, run, settings
+from chart import CHART, COMBINATIONS, CRDS, HELM, MONITORING, NAMESPACE, ROOT, RenderingCase, run
 
 CLUSTER_WIDE = "ClusterRole"
 
@@ -160,18 +160,3 @@ class Rendering(RenderingCase):
         self.assertEqual(len(crds), len(list((ROOT / "crds").glob("*.yaml"))))
         for text in crds.values():
             self.assertIn("helm.sh/resource-policy: keep", text)
-
-    def test_notes_say_what_to_do_next(self):
-        def notes(values):
-            command = [HELM, "install", "sluice", str(CHART), "--namespace", NAMESPACE, "--dry-run=client"]
-            done = run(*command, *settings(values))
-            self.assertEqual(done.returncode, 0, done.stderr)
-            return done.stdout.split("NOTES:")[1]
-
-        self.assertIn("say where it is to work", notes([]))
-        self.assertIn("kubectl label namespace team-a sluice.dev/inject=enabled", notes(["watchNamespaces={team-a}"]))
-        self.assertIn("every Secret of the cluster", notes(["allNamespaces=true"]))
-        self.assertIn("WARNING: there is no Redis", notes(["redis.enabled=false"]))
-        self.assertIn("spends your money", notes(COMBINATIONS["open gateway"]))
-        for values in COMBINATIONS.values():
-            self.assertNotIn("\n\n\n", notes(values).strip())
