@@ -10,9 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::{Api, Client};
+use kube::Client;
 use parking_lot::Mutex;
 use sluice_core::target_id::TargetId;
 use sluice_policy::compile::{Compiled, compile_again};
@@ -23,32 +22,26 @@ use tokio::sync::{mpsc, watch};
 
 use crate::clock;
 use crate::pods::Pods;
-use crate::secrets::{Secrets, named_by};
+use crate::secrets::{Ask, Reader, Reply, Secrets, Worth, named_by};
 use crate::watch::{Change, Kind, Source};
 
 /// How long a change waits for others.
 const TOGETHER: Duration = Duration::from_millis(20);
 /// Changes that are taken up at once.
 const AT_ONCE: usize = 10_000;
-const READ_WITHIN: Duration = Duration::from_secs(2);
-/// Tries until everything else goes on without a Secret: agents would be without a credential that they may have.
-const LATE_AFTER: u32 = 4;
-/// A Secret that could not be read is asked for again after this.
-const READ_AGAIN: Duration = Duration::from_secs(1);
 
 /// The newest; `None` before everything was seen for the first time.
 pub(crate) type Newest = watch::Receiver<Option<Arc<Compiled>>>;
 
 pub(crate) struct Plane {
-    client: Client,
     index: Arc<Mutex<Index>>,
     publisher: Arc<Publisher>,
     pods: Arc<Pods>,
     secrets: Secrets,
+    reader: Reader,
     metrics: Arc<ControlMetrics>,
     /// Watches that have not told everything yet.
     unsynced: BTreeSet<Source>,
-    changes: mpsc::Sender<Change>,
     newest: watch::Sender<Option<Arc<Compiled>>>,
     due: Due,
     /// The targets that agents were counted for.
@@ -93,14 +86,13 @@ impl Plane {
         let index = Arc::new(Mutex::new(index));
         let (newest, receiver) = watch::channel(None);
         let plane = Self {
-            client,
             index: index.clone(),
             publisher,
             pods,
             secrets: Secrets::default(),
+            reader: Reader::new(client, changes),
             metrics,
             unsynced: sources.iter().cloned().collect(),
-            changes,
             newest,
             due: Due { everything: true, ..Due::default() },
             counted: BTreeMap::new(),
@@ -159,17 +151,7 @@ impl Plane {
                     self.due.compile(Some(&key.namespace));
                 }
             }
-            Change::Secret(secret) => {
-                if self.secrets.came(&secret) {
-                    self.due.compile(Some(&Key::of(&secret.metadata).namespace));
-                    self.index.lock().apply_secret(*secret);
-                }
-            }
-            Change::SecretLate(key, why) => {
-                self.secrets.late(&key);
-                self.index.lock().fail_secret(&key, &why);
-                self.due.compile(Some(&key.namespace));
-            }
+            Change::Read(ask, reply) => self.read(&ask, reply),
             Change::Pod(pod) => {
                 self.due.count.insert(pod.key.namespace.clone());
                 self.pods.apply(pod);
@@ -177,6 +159,18 @@ impl Plane {
             Change::Deleted(kind, key) => self.delete(kind, &key, now_ms),
             Change::Synced(source) => self.synced(&source),
         }
+    }
+
+    fn read(&mut self, ask: &Ask, reply: Reply) {
+        let mut index = self.index.lock();
+        match (self.secrets.heard(ask, &reply), reply) {
+            (Worth::Nothing, _) => return,
+            (Worth::News, Reply::Found(secret)) => index.apply_secret(*secret),
+            (Worth::News, Reply::Absent) => index.delete_secret(&ask.key),
+            (Worth::News, Reply::Late(why)) => index.fail_secret(&ask.key, &why),
+            (Worth::Overtaken, _) => {}
+        }
+        self.due.compile(Some(&ask.key.namespace));
     }
 
     fn delete(&mut self, kind: Kind, key: &Key, now_ms: u64) {
@@ -273,12 +267,12 @@ impl Plane {
         self.metrics.compiled(clock::now().saturating_duration_since(started), &compiled);
         for namespace in namespaces {
             let named = named_by(&index, &compiled, namespace);
-            let (wanted, forgotten) = self.secrets.named(namespace, &named);
+            let (questions, forgotten) = self.secrets.named(namespace, &named);
             for key in &forgotten {
                 index.delete_secret(key);
             }
-            for key in wanted {
-                tokio::spawn(read(self.client.clone(), key, self.changes.clone()));
+            for question in questions {
+                self.reader.put(question);
             }
         }
         compiled
@@ -313,31 +307,4 @@ fn secret_scope(sources: &[Source]) -> SecretScope {
         _ => None,
     });
     SecretScope::Only(listed.collect())
-}
-
-/// Reads a Secret, until it can be read or is gone.
-async fn read(client: Client, key: Key, changes: mpsc::Sender<Change>) {
-    let secrets: Api<Secret> = Api::namespaced(client, &key.namespace);
-    let mut tries = 0;
-    loop {
-        let why = match tokio::time::timeout(READ_WITHIN, secrets.get_opt(&key.name)).await {
-            Ok(Ok(found)) => {
-                let told = found.map_or_else(
-                    || Change::Deleted(Kind::Secret, key.clone()),
-                    |secret| Change::Secret(Box::new(secret)),
-                );
-                // The plane is gone: so is the need.
-                let _ = changes.send(told).await;
-                return;
-            }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {} s", READ_WITHIN.as_secs()),
-        };
-        tracing::warn!(secret = %key, error = why, "a Secret could not be read: it is tried again");
-        tries += 1;
-        if tries == LATE_AFTER && changes.send(Change::SecretLate(key.clone(), why)).await.is_err() {
-            return;
-        }
-        tokio::time::sleep(READ_AGAIN).await;
-    }
 }

@@ -24,7 +24,7 @@ use sluice_policy::index::{Key, Unread};
 use tokio::sync::mpsc;
 
 use crate::pods::InjectedPod;
-use crate::secrets::Version;
+use crate::secrets::{Ask, Reply, Version};
 
 /// Refusals in a row before a watch is taken to have no right, some seconds by the pauses between them.
 const REFUSALS: u32 = 3;
@@ -38,10 +38,8 @@ pub(crate) enum Change {
     Unreadable(ObjectKind, Box<Unread>, String),
     /// A Secret's newest version, without its content.
     SecretVersion(Key, Version),
-    /// A Secret that was asked for.
-    Secret(Box<Secret>),
-    /// One that was asked for can't be read yet, and why.
-    SecretLate(Key, String),
+    /// What came of reading a Secret.
+    Read(Ask, Reply),
     Pod(InjectedPod),
     Deleted(Kind, Key),
     /// All that there was when the watch began has been told, or can't be had.
