@@ -30,6 +30,7 @@ KINDS = {
         ("clusterroles", "ClusterRole", False),
         ("clusterrolebindings", "ClusterRoleBinding", False),
     ],
+    "apiextensions.k8s.io/v1": [("customresourcedefinitions", "CustomResourceDefinition", False)],
     "admissionregistration.k8s.io/v1": [("mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False)],
 }
 RESOURCES = {"sluice.dev/v1alpha1": [("modelroutes", "ModelRoute", True), ("reliabilitypolicies", "ReliabilityPolicy", True)]}
@@ -50,6 +51,8 @@ class Cluster:
     def __init__(self, *objects, resources=True):
         self.kinds = KINDS | (RESOURCES if resources else {})
         self.objects = [thing("v1/Namespace", name) for name in ("kube-system", "default")] + list(objects)
+        if resources:
+            self.objects.append(thing("apiextensions.k8s.io/v1/CustomResourceDefinition", "modelroutes.sluice.dev"))
 
     def answer(self, path):
         """The object that a path names, or None."""
