@@ -35,6 +35,8 @@ struct Shared {
     broken: watch::Sender<u64>,
     /// Changes when writes need not wait any more.
     released: watch::Sender<u64>,
+    /// Changes when all watches that are on fall silent.
+    silent: watch::Sender<u64>,
 }
 
 #[derive(Default)]
@@ -51,8 +53,22 @@ struct Store {
     down: bool,
     /// Watches from before this version are told that it is gone.
     oldest: u64,
-    /// Writes to these collections wait.
-    held: BTreeSet<String>,
+    /// What is wrong with collections, and how many requests have met it.
+    faults: BTreeMap<String, Fault>,
+    faults_met: usize,
+}
+
+/// What becomes of requests to a collection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Writes wait until it is over.
+    Waits,
+    /// Writes are answered with 500.
+    Fails,
+    /// Writes are never answered, also after it is over: their connections are dead, and nobody says so.
+    Vanishes,
+    /// Lists are answered with 500 after their first page.
+    SecondPageFails,
 }
 
 /// `/api/v1` or `/apis/group/version`, a plural, a namespace or nothing, a name.
@@ -117,15 +133,25 @@ impl ApiServer {
         self.0.broken.send_modify(|broken| *broken += 1);
     }
 
-    /// Lets writes to a collection wait, or not any more.
-    pub(crate) fn hold(&self, collection: &str, held: bool) {
-        let mut store = self.0.store.lock();
-        if held {
-            store.held.insert(collection.to_owned());
-        } else {
-            store.held.remove(collection);
-            self.0.released.send_modify(|released| *released += 1);
-        }
+    /// Gives a collection a fault, in place of another.
+    pub(crate) fn spoil(&self, collection: &str, fault: Fault) {
+        self.0.store.lock().faults.insert(collection.to_owned(), fault);
+    }
+
+    /// Takes a collection's fault away.
+    pub(crate) fn mend(&self, collection: &str) {
+        self.0.store.lock().faults.remove(collection);
+        self.0.released.send_modify(|released| *released += 1);
+    }
+
+    /// Requests that have met a fault.
+    pub(crate) fn faults_met(&self) -> usize {
+        self.0.store.lock().faults_met
+    }
+
+    /// From now on, watches that are on tell nothing, and don't end either. Those that come later do tell.
+    pub(crate) fn silence(&self) {
+        self.0.silent.send_modify(|silent| *silent += 1);
     }
 
     /// An object as it is now.
@@ -196,8 +222,15 @@ impl Shared {
             return self.watch(name, &query);
         }
         let mut released = self.released.subscribe();
-        while parts.method != Method::GET && self.store.lock().held.contains(&name.collection) {
-            released.changed().await.unwrap();
+        loop {
+            let Some(fault) = self.store.lock().meet(&name.collection, &parts.method, &query) else { break };
+            match fault {
+                Fault::Waits => released.changed().await.unwrap(),
+                Fault::Vanishes => std::future::pending().await,
+                Fault::Fails | Fault::SecondPageFails => {
+                    return status(StatusCode::INTERNAL_SERVER_ERROR, "InternalError");
+                }
+            }
         }
         let body = body.collect().await.unwrap().to_bytes();
         let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
@@ -225,7 +258,7 @@ impl Shared {
             let line = Ok::<_, Infallible>(Frame::data(Bytes::from(gone.to_string() + "\n")));
             return Response::new(UnsyncBoxBody::new(StreamBody::new(futures_util::stream::iter([line]))));
         }
-        let mut broken = self.broken.subscribe();
+        let (mut broken, mut silent) = (self.broken.subscribe(), self.silent.subscribe());
         let changes = WatchStream::new(self.version.subscribe()).flat_map(move |_| {
             let store = self.store.lock();
             let new: Vec<_> = store.log.iter().skip(told).cloned().collect();
@@ -239,6 +272,8 @@ impl Shared {
                 .collect();
             futures_util::stream::iter(lines)
         });
+        let changes = changes.take_until(Box::pin(async move { silent.changed().await }));
+        let changes = changes.chain(futures_util::stream::pending());
         let changes = changes.take_until(Box::pin(async move { broken.changed().await }));
         Response::new(UnsyncBoxBody::new(StreamBody::new(changes)))
     }
@@ -249,11 +284,35 @@ impl Store {
         self.log.len() as u64
     }
 
+    /// The fault that a request meets.
+    fn meet(&mut self, collection: &str, method: &Method, query: &str) -> Option<Fault> {
+        let fault = *self.faults.get(collection)?;
+        let meets = match fault {
+            Fault::SecondPageFails => *method == Method::GET && parameter(query, "continue").is_some(),
+            Fault::Waits | Fault::Fails | Fault::Vanishes => *method != Method::GET,
+        };
+        self.faults_met += usize::from(meets);
+        meets.then_some(fault)
+    }
+
+    /// A page; the place of the next one is the last object of this one. A page has the version of the first one, so
+    /// that a watch tells what changed meanwhile.
     fn list(&self, name: &Path, query: &str) -> Value {
+        let place = parameter(query, "continue").unwrap_or_default();
+        let (version, after) = match place.split('/').collect::<Vec<_>>()[..] {
+            [version, namespace, name] => (version.to_owned(), Some((namespace, name))),
+            _ => (self.version().to_string(), None),
+        };
+        let limit = parameter(query, "limit").and_then(|limit| limit.parse().ok()).unwrap_or(usize::MAX);
         let found = self.objects.iter().filter(|(found, object)| found.is_in(name) && selects(query, object));
-        let items: Vec<&Value> = found.map(|(_, object)| object).collect();
+        let mut rest =
+            found.skip_while(|(path, _)| after.is_some_and(|after| (&*path.namespace, &*path.name) <= after));
+        let page: Vec<(&Path, &Value)> = rest.by_ref().take(limit).collect();
+        let next = page.last().filter(|_| rest.next().is_some());
+        let next = next.map(|(path, _)| format!("{version}/{}/{}", path.namespace, path.name));
+        let items: Vec<&Value> = page.into_iter().map(|(_, object)| object).collect();
         json!({"kind": "List", "apiVersion": "v1", "items": items,
-            "metadata": {"resourceVersion": self.version().to_string()}})
+            "metadata": {"resourceVersion": version, "continue": next}})
     }
 
     fn create(&mut self, collection: Path, mut object: Value) -> Answer {

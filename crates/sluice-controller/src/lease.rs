@@ -44,6 +44,18 @@ pub(crate) fn holds(tenure: &Tenure, now: Instant) -> bool {
     tenure.borrow().is_some_and(|until| now < until)
 }
 
+/// Until this replica may write. `false`: it never will again.
+pub(crate) async fn held(tenure: &mut Tenure) -> bool {
+    loop {
+        if tenure.borrow_and_update().is_some_and(|until| clock::now() < until) {
+            return true;
+        }
+        if tenure.changed().await.is_err() {
+            return false;
+        }
+    }
+}
+
 /// Until the tenure is over: let go, lost, or not renewed before its deadline.
 pub(crate) async fn over(tenure: &mut Tenure) {
     loop {
@@ -128,7 +140,10 @@ impl Election {
         loop {
             let began = clock::now();
             let within = self.times.lease_retry.max(Duration::from_secs(1));
-            match tokio::time::timeout(within, self.step(began)).await {
+            let looked = tokio::time::timeout(within, self.step(began)).await;
+            // Also when it is renewed now: who saw the deadline pass has begun anew.
+            self.expire();
+            match looked {
                 Ok(Ok(true)) => self.hold_until(Some(began + self.times.lease_give_up)),
                 Ok(Ok(false)) => self.hold_until(None),
                 Ok(Err(error)) => {

@@ -5,8 +5,12 @@
 //! is not waited for.
 //!
 //! Mechanics: one task per replica dials, listens, and dials again. Each attempt reads the token and the authorities
-//! anew: both are renewed while this runs. [`addresses`] is pure; so is what is made of what they say
+//! anew: both are renewed while this runs. [`live`] is pure; so is what is made of what they say
 //! (`sluice_policy::replicas`).
+//!
+//! Edge rules
+//! - What they said is forgotten with the tenure, and a tenure may end and begin between two looks of whoever reads
+//!   it. So it is here that it is known whether what was heard is everything, and sum and verdict are given together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -28,12 +32,13 @@ use sluice_proto::replica::ReplicaSaid;
 use sluice_proto::v1;
 use sluice_proto::v1::replica_sync_client::ReplicaSyncClient;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 use tonic::{Request, Streaming};
 
 use crate::certificates::keeper::Adopted;
 use crate::clock;
-use crate::lease::{Tenure, holds, over};
+use crate::lease::{Tenure, held, over};
 use crate::mirror::{Mirrored, mirror};
 
 /// The Service's port where replicas and agents are served.
@@ -64,6 +69,8 @@ pub(crate) struct Others(Mutex<Heard>);
 
 #[derive(Debug, Default)]
 struct Heard {
+    /// Since when they are asked; `None`: they are not.
+    since: Option<Instant>,
     /// Whether it is known who there is.
     known: bool,
     replicas: Replicas,
@@ -72,30 +79,33 @@ struct Heard {
 impl Others {
     /// There are none, or they can't be asked.
     pub(crate) fn none() -> Self {
-        Self(Mutex::new(Heard { known: true, replicas: Replicas::default() }))
+        Self(Mutex::new(Heard { known: true, ..Heard::default() }))
     }
 
-    /// Whether each of them has told everything.
-    pub(crate) fn have_reported(&self) -> bool {
+    /// Adds what they said. Whether that is everything: each has told all that it has to tell, or has had `patience`
+    /// for it.
+    pub(crate) fn add_to(&self, sum: &mut Said, patience: Duration, now: Instant) -> bool {
         let heard = self.0.lock();
-        heard.known && heard.replicas.have_all_reported()
+        heard.replicas.add_to(sum, now);
+        heard.since.is_some_and(|since| now >= since + patience)
+            || (heard.known && heard.replicas.have_all_reported())
     }
 
-    /// Adds what they said.
-    pub(crate) fn add_to(&self, sum: &mut Said) {
-        self.0.lock().replicas.add_to(sum, clock::now());
+    /// They are asked from now on.
+    pub(crate) fn begin(&self, now: Instant) {
+        *self.0.lock() = Heard { since: Some(now), ..Heard::default() };
     }
 
-    /// `None`: this replica is not to know.
-    fn set_live(&self, live: Option<&BTreeSet<Arc<str>>>) {
+    /// These are there, and no others.
+    pub(crate) fn set_live(&self, live: &BTreeSet<Arc<str>>) {
         let mut heard = self.0.lock();
-        match live {
-            Some(live) => {
-                heard.known = true;
-                heard.replicas.set_live(live);
-            }
-            None => *heard = Heard::default(),
-        }
+        heard.known = true;
+        heard.replicas.set_live(live);
+    }
+
+    /// Nothing that they said counts any more.
+    pub(crate) fn forget(&self) {
+        *self.0.lock() = Heard::default();
     }
 }
 
@@ -136,19 +146,15 @@ impl Gatherer {
 
     /// Runs until it is dropped.
     pub(crate) async fn run(mut self) {
-        loop {
-            if holds(&self.tenure, clock::now()) {
-                let mut tenure = self.tenure.clone();
-                tokio::select! {
-                    () = self.gather() => return,
-                    () = over(&mut tenure) => {}
-                }
-                // With the streams gone, nothing that they said is kept: the next holder asks anew.
-                self.others.set_live(None);
+        while held(&mut self.tenure).await {
+            self.others.begin(clock::now());
+            let mut tenure = self.tenure.clone();
+            tokio::select! {
+                () = self.gather() => return,
+                () = over(&mut tenure) => {}
             }
-            if self.tenure.changed().await.is_err() {
-                return;
-            }
+            // With the streams gone, nothing that they said is kept: whoever is the holder next asks anew.
+            self.others.forget();
         }
     }
 
@@ -159,7 +165,7 @@ impl Gatherer {
         loop {
             let live = live(self.slices.borrow_and_update().present(), &self.dial.pod, self.own);
             if let Some(live) = live {
-                self.others.set_live(Some(&live.keys().cloned().collect()));
+                self.others.set_live(&live.keys().cloned().collect());
                 asked.retain(|name, stream| {
                     let stays = live.contains_key(name);
                     if !stays {
@@ -291,11 +297,27 @@ impl Dial {
 }
 
 #[cfg(test)]
+impl Others {
+    /// One of them tells this.
+    pub(crate) fn tell(&self, name: &str, said: &ReplicaSaid) {
+        let replicas = &mut self.0.lock().replicas;
+        replicas.began(name);
+        replicas.heard(name, said);
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::ObjectReference;
     use k8s_openapi::api::discovery::v1::{Endpoint as SliceEndpoint, EndpointConditions, EndpointPort};
+    use serde_json::{Value, json};
+    use tokio::net::TcpListener;
 
     use super::*;
+    use crate::api_server::ApiServer;
+
+    const SLICES: &str = "apis/discovery.k8s.io/v1/endpointslices";
+    const SECOND: Duration = Duration::from_secs(1);
 
     fn endpoint(pod: &str, ip: &str, ready: Option<bool>, serving: Option<bool>) -> SliceEndpoint {
         let name = Some(pod.to_owned()).filter(|pod| !pod.is_empty());
@@ -356,5 +378,72 @@ mod tests {
         ]);
         let names: Vec<_> = live(Some(&slices), "me", own).unwrap().into_keys().collect();
         assert_eq!(names, [Arc::from("other")]);
+    }
+
+    fn object(pod: &str, at: SocketAddr) -> Value {
+        json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": "slice", "namespace": "system", "labels": {OF_SERVICE: "controller"}},
+            "addressType": "IPv4", "ports": [{"name": PORT, "port": at.port()}],
+            "endpoints": [{"addresses": [at.ip().to_string()], "targetRef": {"kind": "Pod", "name": pod}}]})
+    }
+
+    /// Asks those that the API server knows, for as long as the set lives.
+    fn gather(server: &ApiServer, tenure: Tenure) -> (Arc<Others>, JoinSet<()>) {
+        let dial = Dial { tls: None, token: "/dev/null".into(), pod: "me".into() };
+        let (service, own) = (("system", "controller"), IpAddr::from([10, 0, 0, 1]));
+        let (gatherer, others, watch) =
+            Gatherer::new(server.client(), service, own, dial, tenure, Arc::default());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(watch);
+        tasks.spawn(gatherer.run());
+        (others, tasks)
+    }
+
+    #[test]
+    fn what_is_heard_is_everything_when_each_has_told_or_had_time_for_it() {
+        let (others, start, patience) = (Others::none(), clock::now(), 15 * SECOND);
+        let told = |others: &Others, at: Instant| others.add_to(&mut Said::default(), patience, at);
+        assert!(told(&others, start), "there are none");
+        others.begin(start);
+        assert!(!told(&others, start), "nobody knows who there is");
+        others.set_live(&["a".into(), "b".into()].into());
+        let everything = ReplicaSaid { whole: true, ..ReplicaSaid::default() };
+        others.tell("a", &everything);
+        assert!(!told(&others, start + 14 * SECOND) && told(&others, start + patience));
+        others.tell("b", &everything);
+        assert!(told(&others, start + SECOND));
+        others.forget();
+        assert!(!told(&others, start + 100 * SECOND), "nobody is asked");
+        others.begin(start + 100 * SECOND);
+        others.set_live(&["a".into()].into());
+        assert!(!told(&others, start + 114 * SECOND) && told(&others, start + 115 * SECOND));
+    }
+
+    /// Whoever looks now and then sees a lease that was held all the time.
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_was_lost_for_a_moment_is_a_new_beginning() {
+        let (server, patience) = (ApiServer::default(), 15 * SECOND);
+        // It listens, and tells nothing.
+        let silent = TcpListener::bind("127.0.0.2:0").await.unwrap();
+        server.put(SLICES, object("other", silent.local_addr().unwrap()));
+        let renew = || Some(clock::now() + 10 * SECOND);
+        let (sender, tenure) = tokio::sync::watch::channel(renew());
+        let (others, _tasks) = gather(&server, tenure);
+        let told = || others.add_to(&mut Said::default(), patience, clock::now());
+        let waits = async || {
+            assert!(!told());
+            for _ in 0..2 {
+                tokio::time::sleep(7 * SECOND).await;
+                assert!(!told());
+                sender.send_replace(renew());
+            }
+            tokio::time::sleep(2 * SECOND).await;
+            assert!(told(), "it had its time");
+        };
+        waits().await;
+        sender.send_replace(renew());
+        tokio::time::sleep(10 * SECOND + Duration::from_millis(5)).await;
+        sender.send_replace(renew());
+        waits().await;
     }
 }

@@ -6,7 +6,9 @@
 //! so a replica that was suspended in mid-write can't overwrite what its successor wrote.
 //!
 //! A new holder does not know what agents of other replicas say before those have told it, nor do agents of a replica
-//! that has just started come at once: until then, or for [`Paces::settle`], what only agents know stays as it was written.
+//! that has just started come at once: until then, or for [`Paces::settle`], what only agents know stays as it was
+//! written. So it does when this replica was not the holder for a moment: what others said is forgotten with each
+//! tenure, however short the gap, see [`Others::add_to`].
 
 mod object;
 
@@ -76,9 +78,8 @@ pub(crate) struct StatusWriter {
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     written: BTreeMap<(ObjectKind, Key), Instant>,
-    /// Since when this replica has served agents, and held the lease.
+    /// Since when this replica has served agents.
     served_since: Option<Instant>,
-    held_since: Option<Instant>,
     /// What the statuses were made of that need no write. Looking at ten thousand routes every second would be most of
     /// what a quiet controller does.
     rested: BTreeMap<Key, Inputs>,
@@ -97,28 +98,25 @@ impl StatusWriter {
             let now = clock::now();
             self.memory.served_since.get_or_insert(now);
             if !holds(&self.tenure, now) {
-                self.memory.held_since = None;
                 continue;
             }
-            let held_since = *self.memory.held_since.get_or_insert(now);
-            let facts = self.facts(now, held_since);
+            let facts = self.facts(now);
             let writes = self.due(&compiled, &facts);
             self.write(writes).await;
         }
     }
 
-    fn facts(&self, now: Instant, held_since: Instant) -> Facts {
+    fn facts(&self, now: Instant) -> Facts {
         let Sources { fleet, others, breakers, publisher } = &self.sources;
         let served = self.memory.served_since.is_some_and(|since| now >= since + self.paces.settle);
-        let settled = now >= held_since + self.paces.settle || (served && others.have_reported());
         let mut said = fleet.said();
-        others.add_to(&mut said);
+        let told = others.add_to(&mut said, self.paces.settle, now);
         Facts {
             agents_breakers: said.breaker_statuses(),
             said,
             too_large: publisher.too_large(),
             state_store: breakers.state_store(now),
-            settled,
+            settled: served && told,
             now,
             time: clock::time(),
         }
@@ -250,5 +248,107 @@ async fn patch(client: Client, write: &Write) -> kube::Result<()> {
         // It was deleted meanwhile.
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         other => other.map(|_| ()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_core::admission::{BreakerState, TransitionReason};
+    use sluice_policy::compile::compile;
+    use sluice_proto::replica::{AgentFacts, BreakerSaid, ReplicaSaid};
+    use sluice_proto::report::BreakerSeen;
+
+    use super::*;
+    use crate::api_server::ApiServer;
+
+    const SETTLE: Duration = Duration::from_secs(15);
+
+    /// The writer of a replica without agents, which has served for long.
+    fn writer(others: &Arc<Others>, now: Instant) -> (StatusWriter, Arc<Compiled>) {
+        let mut index = Index::default();
+        index.apply_route(route_with(None), 0);
+        let compiled = Arc::new(compile(&index));
+        let (_, tenure) = tokio::sync::watch::channel(Some(now + Duration::from_hours(1)));
+        let writer = StatusWriter {
+            client: ApiServer::default().client(),
+            index: Arc::new(Mutex::new(index)),
+            newest: tokio::sync::watch::channel(Some(compiled.clone())).1,
+            sources: Sources {
+                fleet: Arc::new(Fleet::new().0),
+                others: others.clone(),
+                breakers: Arc::new(Breakers::new(None)),
+                publisher: Arc::new(Publisher::new()),
+            },
+            tenure,
+            notices: mpsc::channel(1).0,
+            paces: Paces { settle: SETTLE, ..Paces::default() },
+            memory: Memory { served_since: Some(now), ..Memory::default() },
+        };
+        (writer, compiled)
+    }
+
+    fn route_with(status: Option<&serde_json::Value>) -> ModelRoute {
+        serde_json::from_value(json!({
+            "apiVersion": "sluice.dev/v1alpha1", "kind": "ModelRoute",
+            "metadata": {"namespace": "team", "name": "chat", "uid": "u", "generation": 1},
+            "spec": {"models": ["*"], "targets": [{"name": "primary", "provider": "OpenAI",
+                "endpoint": "https://primary.example/v1", "credential": {"type": "None"}}]},
+            "status": status,
+        }))
+        .unwrap()
+    }
+
+    /// One agent, and an open breaker.
+    fn everything() -> ReplicaSaid {
+        let name = RouteName { namespace: "team".into(), name: "chat".into() };
+        let facts = AgentFacts { connected: 1, in_sync: 1, ..AgentFacts::default() };
+        let target = TargetId::of("team", "chat/primary", "https://primary.example/v1", "");
+        let (state, open_for) = (BreakerState::Open, Duration::from_hours(1));
+        let seen = BreakerSeen { state, epoch: 1_800_000_000_000, open_for };
+        let breaker = BreakerSaid { seen, reason: Some(TransitionReason::Consecutive) };
+        ReplicaSaid {
+            routes: [(name, facts)].into(),
+            breakers: [(target, Some(breaker))].into(),
+            transitions: Vec::new(),
+            whole: true,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_was_lost_for_a_moment_takes_nothing_back_that_others_said() {
+        let (others, start) = (Arc::new(Others::none()), clock::now());
+        let (mut writer, compiled) = writer(&others, start);
+        let due = |writer: &mut StatusWriter, now: Instant| {
+            let facts = writer.facts(now);
+            writer.due(&compiled, &facts)
+        };
+        let begin = |now: Instant| {
+            others.begin(now);
+            others.set_live(&["other".into()].into());
+        };
+        begin(start);
+        others.tell("other", &everything());
+        let mut now = start + 10 * SETTLE;
+        let written = due(&mut writer, now).remove(0).status;
+        assert_eq!(written["summary"]["agents"], "1/1");
+        assert_eq!(written["targets"][0]["breaker"]["state"], "Open");
+        writer.index.lock().apply_route(route_with(Some(&written)), 0);
+        assert_eq!(due(&mut writer, now), [], "it is written");
+
+        // Between two looks: what was said is gone, and the lease is held again.
+        others.forget();
+        assert_eq!(due(&mut writer, now), [], "nobody is asked");
+        now += Duration::from_secs(1);
+        begin(now);
+        assert_eq!(due(&mut writer, now), [], "it has not told");
+        others.tell("other", &everything());
+        assert_eq!(due(&mut writer, now), []);
+        // It tells nothing any more, and time goes by.
+        begin(now);
+        let before = now + SETTLE.saturating_sub(Duration::from_secs(1));
+        assert_eq!(due(&mut writer, before), [], "it has time");
+        let after = due(&mut writer, now + SETTLE).remove(0).status;
+        assert_eq!(after["summary"]["agents"], "0/0");
+        assert_eq!(after["targets"][0]["breaker"]["state"], "Closed");
     }
 }

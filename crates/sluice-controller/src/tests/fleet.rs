@@ -43,6 +43,7 @@ pub(super) fn paces() -> Paces {
 
 pub(super) struct World {
     pub(super) server: ApiServer,
+    pub(super) paces: Paces,
     folder: tempfile::TempDir,
 }
 
@@ -63,7 +64,7 @@ impl World {
         let folder = tempfile::tempdir().unwrap();
         let claims = data_encoding::BASE64URL_NOPAD.encode(json!({"sub": ACCOUNT}).to_string().as_bytes());
         std::fs::write(folder.path().join("token"), format!("e30.{claims}.c2ln")).unwrap();
-        Self { server, folder }
+        Self { server, paces: paces(), folder }
     }
 
     /// The `n`th replica, at an address of its own, where the others find it.
@@ -80,7 +81,7 @@ impl World {
             redis,
             all_secrets: true,
             insecure: true,
-            paces: paces(),
+            paces: self.paces,
             ..Config::default()
         };
         let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",

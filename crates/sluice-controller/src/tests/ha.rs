@@ -15,6 +15,7 @@ use sluice_state::{RedisConfig, SettleJob, Shared, Store, StoreConfig};
 use sluice_testkit::RedisServer;
 
 use super::fleet::{Agent, EVENTS, LEASES, ROUTES, World, spec, target};
+use crate::api_server::Fault;
 
 fn redis(server: &RedisServer) -> RedisConfig {
     // A busy machine misses the usual 20 ms.
@@ -135,6 +136,25 @@ fn holder_is(world: &World, name: &str) -> bool {
     world.server.get(LEASES, "sluice-system", "sluice-controller").is_some() && holder(world) == name
 }
 
+/// What an agent without a shared state tells of a breaker that opened.
+fn opened(route: &str) -> (TargetTransition, TargetAggregate) {
+    let epoch = 1_800_000_000_000;
+    let (from, to) = (BreakerState::Closed, BreakerState::Open);
+    let counts = WindowCounts { calls: 20, failures: 15, ..WindowCounts::default() };
+    let transition = Transition { from, to, reason: TransitionReason::Consecutive, epoch, counts };
+    let aggregate = TargetAggregate {
+        target: target(route),
+        in_flight: 0,
+        limit: 1,
+        admitted: 20,
+        refused: 0,
+        failed_over: 0,
+        breaker: Some(BreakerSeen { state: to, epoch, open_for: Duration::from_mins(1) }),
+        credential: None,
+    };
+    (TargetTransition { target: target(route), transition }, aggregate)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_shared_state_what_agents_of_any_replica_see_is_shown_and_told_once() {
     let world = World::new();
@@ -147,21 +167,7 @@ async fn without_a_shared_state_what_agents_of_any_replica_see_is_shown_and_told
     world.until("it is in sync", |world| world.status("chat")["summary"]["agents"] == "1/1").await;
     assert_eq!(world.condition("chat", "StateStoreReady"), "");
 
-    let epoch = 1_800_000_000_000;
-    let (from, to) = (BreakerState::Closed, BreakerState::Open);
-    let counts = WindowCounts { calls: 20, failures: 15, ..WindowCounts::default() };
-    let transition = Transition { from, to, reason: TransitionReason::Consecutive, epoch, counts };
-    let told = TargetTransition { target: target("chat"), transition };
-    let aggregate = TargetAggregate {
-        target: target("chat"),
-        in_flight: 0,
-        limit: 1,
-        admitted: 20,
-        refused: 0,
-        failed_over: 0,
-        breaker: Some(BreakerSeen { state: to, epoch, open_for: Duration::from_mins(1) }),
-        credential: None,
-    };
+    let (told, aggregate) = opened("chat");
     let store = Some(StoreHealth::Embedded);
     agent
         .report(Report { transitions: vec![told.clone(), told.clone()], targets: vec![aggregate], store })
@@ -197,8 +203,8 @@ async fn a_holder_without_its_lease_finishes_nothing_and_a_quiet_cluster_sees_no
     let (statuses, events) = (world.server.writes_of(ROUTES), world.server.writes_of(EVENTS));
 
     // The Lease can't be renewed any more, in the middle of a write.
-    world.server.hold(ROUTES, true);
-    world.server.hold(LEASES, true);
+    world.server.spoil(ROUTES, Fault::Waits);
+    world.server.spoil(LEASES, Fault::Waits);
     let broken = json!({"models": ["gpt-4o"], "targets": [{"name": "primary", "provider": "OpenAI",
         "endpoint": "https://primary.example/v1", "credential": {"type": "SecretRef", "secretRef": {"name": "k", "key": "k"}}}]});
     world.server.change(ROUTES, "team", "chat", |route| {
@@ -207,7 +213,7 @@ async fn a_holder_without_its_lease_finishes_nothing_and_a_quiet_cluster_sees_no
     });
     // By then the deadline is over, whatever else is going on.
     tokio::time::sleep(2 * super::fleet::paces().lease_duration).await;
-    world.server.hold(ROUTES, false);
+    world.server.mend(ROUTES);
     tokio::time::sleep(super::fleet::paces().lease_retry * 2).await;
     let edit = 1;
     assert_eq!(world.server.writes_of(ROUTES), statuses + edit, "the write took effect after the deadline");
@@ -215,7 +221,7 @@ async fn a_holder_without_its_lease_finishes_nothing_and_a_quiet_cluster_sees_no
     assert_eq!(world.condition("chat", "ResolvedRefs"), "True ResolvedRefs");
 
     // It is the holder again, and says what there is to say, once.
-    world.server.hold(LEASES, false);
+    world.server.mend(LEASES);
     world
         .until("it is written", |world| world.condition("chat", "ResolvedRefs") == "False SecretNotFound")
         .await;
@@ -224,4 +230,49 @@ async fn a_holder_without_its_lease_finishes_nothing_and_a_quiet_cluster_sees_no
     tokio::time::sleep(4 * super::fleet::paces().between_writes).await;
     assert_eq!(world.server.writes_of(ROUTES), quiet, "nothing changed");
     one.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_could_not_renew_for_a_moment_takes_nothing_back_that_others_said() {
+    let mut world = World::new();
+    // A busy machine is to hear the others within that.
+    world.paces.settle = Duration::from_secs(6);
+    world.route("chat", 1, &spec("gpt-4o"));
+    world.pod("app-1");
+    let (one, _) = world.replica(1, None).await;
+    world.until("the first is the holder", |world| holder_is(world, "replica-1")).await;
+    let (two, at_two) = world.replica(2, None).await;
+    let agent = Agent::connect(at_two, "app-1").await;
+    world.until("it is in sync", |world| world.status("chat")["summary"]["agents"] == "1/1").await;
+    let (told, aggregate) = opened("chat");
+    let targets = vec![aggregate];
+    agent.report(Report { transitions: vec![told], targets: targets.clone(), ..Report::default() }).await;
+    let open = ("Open".to_owned(), Some("consecutive-failures".to_owned()));
+    world.until("the breaker is shown", |world| breaker(world, "chat") == open).await;
+    // Everyone has had the time to tell.
+    tokio::time::sleep(world.paces.settle).await;
+
+    let (before, renewed) = (world.server.writes_of(ROUTES), renewal(&world));
+    world.server.spoil(LEASES, Fault::Waits);
+    tokio::time::sleep(world.paces.lease_give_up + Duration::from_millis(50)).await;
+    world.server.mend(LEASES);
+    world.until("it is renewed", |world| renewal(world) != renewed).await;
+    // What others say is heard again.
+    let store = Some(StoreHealth::Unreachable { reason: "no route to host".to_owned() });
+    agent.report(Report { store, targets, ..Report::default() }).await;
+    let cut_off = "False Unreachable";
+    world.until("it is cut off", |world| world.condition("chat", "StateStoreReady") == cut_off).await;
+    for route in &world.server.written(ROUTES)[before..] {
+        let status = &route["status"];
+        assert_eq!(
+            (&status["summary"]["agents"], &status["targets"][0]["breaker"]["state"]),
+            (&json!("1/1"), &json!("Open"))
+        );
+    }
+    tokio::join!(one.stop(), two.stop());
+}
+
+fn renewal(world: &World) -> serde_json::Value {
+    let lease = world.server.get(LEASES, "sluice-system", "sluice-controller").unwrap();
+    lease["spec"]["renewTime"].clone()
 }
