@@ -11,6 +11,7 @@
 //! Edge rules
 //! - What they said is forgotten with the tenure, and a tenure may end and begin between two looks of whoever reads
 //!   it. So it is here that it is known whether what was heard is everything, and sum and verdict are given together.
+//! - A pod that keeps its name and gets another address is dialled there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -31,7 +32,7 @@ use sluice_policy::transition_log::TransitionLog;
 use sluice_proto::replica::ReplicaSaid;
 use sluice_proto::v1;
 use sluice_proto::v1::replica_sync_client::ReplicaSyncClient;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 use tonic::{Request, Streaming};
@@ -161,13 +162,13 @@ impl Gatherer {
     /// Ends with the watch alone.
     async fn gather(&mut self) {
         let mut streams = JoinSet::new();
-        let mut asked: BTreeMap<Arc<str>, tokio::task::AbortHandle> = BTreeMap::new();
+        let mut asked: BTreeMap<(Arc<str>, SocketAddr), AbortHandle> = BTreeMap::new();
         loop {
             let live = live(self.slices.borrow_and_update().present(), &self.dial.pod, self.own);
             if let Some(live) = live {
                 self.others.set_live(&live.keys().cloned().collect());
-                asked.retain(|name, stream| {
-                    let stays = live.contains_key(name);
+                asked.retain(|(name, address), stream| {
+                    let stays = live.get(name) == Some(address);
                     if !stays {
                         stream.abort();
                     }
@@ -181,7 +182,7 @@ impl Gatherer {
                         others: self.others.clone(),
                         log: self.log.clone(),
                     };
-                    asked.entry(name).or_insert_with(|| streams.spawn(stream.run()));
+                    asked.entry((name, address)).or_insert_with(|| streams.spawn(stream.run()));
                 }
             }
             tokio::select! {
@@ -445,5 +446,20 @@ mod tests {
         tokio::time::sleep(10 * SECOND + Duration::from_millis(5)).await;
         sender.send_replace(renew());
         waits().await;
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_has_another_address_now_is_asked_there() {
+        let server = ApiServer::default();
+        let before = TcpListener::bind("127.0.0.2:0").await.unwrap();
+        let after = TcpListener::bind("127.0.0.3:0").await.unwrap();
+        let (at_before, at_after) = (before.local_addr().unwrap(), after.local_addr().unwrap());
+        server.put(SLICES, object("other", at_before));
+        let (_sender, tenure) = tokio::sync::watch::channel(Some(clock::now() + 3_600 * SECOND));
+        let (_others, _tasks) = gather(&server, tenure);
+        let bound = 60 * SECOND;
+        let (_asked, _) = tokio::time::timeout(bound, before.accept()).await.unwrap().unwrap();
+        server.change(SLICES, "system", "slice", |slice| *slice = object("other", at_after));
+        let (_asked, _) = tokio::time::timeout(bound, after.accept()).await.unwrap().unwrap();
     }
 }
