@@ -4,14 +4,19 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`notice`] | what is told, and under which name |
+//! | [`queue`] | what is next, and what is tried again |
 //! | [`pace`] | how fast |
 //!
 //! Transitions come from a log that every replica keeps, so a new holder tells what the one before may not have told;
 //! what it has told is refused by name. The rest comes as it is found, and more than fits into a bounded queue is
 //! dropped: conditions say it all the same.
+//!
+//! What was written is told, and nothing else is: one that an API server did not take, or that a lost lease cut off, is
+//! tried again.
 
 pub(crate) mod notice;
 mod pace;
+mod queue;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,29 +31,23 @@ use sluice_policy::compile::Compiled;
 use sluice_policy::index::{Index, Key};
 use sluice_policy::transition_log::{Place, TransitionLog};
 use sluice_proto::report::TargetTransition;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::clock;
 use crate::injection::missing::MissingAgents;
-use crate::lease::{Tenure, holds, over, within_tenure};
+use crate::lease::{Tenure, held, holds, over, within_tenure};
 use crate::plane::Newest;
 use notice::{About, Notice};
 use pace::Pace;
+use queue::{AGAIN, Outcome, Queue, TRIES, Told};
 
-/// Notices that wait for their turn.
+/// Notices that wait to be taken up.
 pub(crate) const WAITING: usize = 1_024;
 /// Transitions that are taken up at once.
 const AT_ONCE: usize = 64;
-/// How long a name is remembered, so that it is not offered again: for as long as API servers keep Events.
-const TOLD_FOR: Duration = Duration::from_hours(1);
-/// Names that are remembered.
-const TOLD: usize = 8_192;
 /// An API server that takes no Event is given this long.
 const WRITE_WITHIN: Duration = Duration::from_secs(10);
-/// A transition's Event is tried so often, and again after this.
-const TRIES: u32 = 30;
-const AGAIN: Duration = Duration::from_secs(1);
 
 pub(crate) struct EventWriter {
     pub(crate) client: Client,
@@ -58,69 +57,53 @@ pub(crate) struct EventWriter {
     pub(crate) pod: Arc<str>,
 }
 
-/// What became of a write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    /// It is told, or is not to be told by this replica.
-    Done,
-    Failed,
-}
-
-/// Names that have been told lately.
-#[derive(Debug, Default)]
-struct Told(BTreeMap<String, Instant>);
-
-impl Told {
-    /// Whether it is to be told.
-    fn is_news(&mut self, notice: &Notice, now: Instant) -> bool {
-        if self.0.len() >= TOLD {
-            self.0.retain(|_, at| now < *at + TOLD_FOR);
-        }
-        if self.0.len() >= TOLD {
-            // The API server knows the names too.
-            self.0.clear();
-        }
-        let name = format!("{}/{}", notice.namespace(), notice.name());
-        let told = self.0.insert(name, now);
-        told.is_none_or(|at| now >= at + TOLD_FOR)
-    }
-}
-
 impl EventWriter {
     /// Tells of transitions, each once, while this replica holds the lease. Runs until it is dropped.
     pub(crate) async fn tell_transitions(&self, log: &TransitionLog) {
-        let (mut news, mut tenure) = (log.watch(), self.tenure.clone());
-        let mut pace = Pace::new(clock::now());
-        loop {
-            // A new tenure begins with what is remembered: nobody may have told it.
-            let mut place = Place::default();
-            while holds(&tenure, clock::now()) {
-                news.mark_unchanged();
-                let read = log.read(place, AT_ONCE, clock::now());
-                if read.missed > 0 {
-                    tracing::warn!(transitions = read.missed, "Events could not be written fast enough");
-                }
-                place = read.next;
-                let everything = read.transitions.len() < AT_ONCE;
-                for told in &read.transitions {
-                    self.tell_transition(told, &mut pace).await;
-                }
-                if everything {
-                    tokio::select! {
-                        changed = news.changed() => if changed.is_err() { return },
-                        () = over(&mut tenure) => {}
-                    }
+        let (mut tenure, mut told, mut pace) =
+            (self.tenure.clone(), Told::default(), Pace::new(clock::now()));
+        while held(&mut tenure).await {
+            self.tell_log(log, &mut told, &mut pace).await;
+        }
+    }
+
+    /// Until the tenure is over. It begins with what is remembered: nobody may have told it.
+    async fn tell_log(&self, log: &TransitionLog, told: &mut Told, pace: &mut Pace) {
+        let (mut news, mut tenure, mut newest) = (log.watch(), self.tenure.clone(), self.newest.clone());
+        let seen = tokio::select! {
+            seen = newest.wait_for(Option::is_some) => seen.is_ok(),
+            () = over(&mut tenure) => false,
+        };
+        let mut place = Place::default();
+        while seen && holds(&tenure, clock::now()) {
+            news.mark_unchanged();
+            let read = log.read(place, AT_ONCE, clock::now());
+            if read.missed > 0 {
+                tracing::warn!(transitions = read.missed, "Events could not be written fast enough");
+            }
+            place = read.next;
+            for transition in &read.transitions {
+                if self.tell_transition(transition, told, pace).await == Outcome::Over {
+                    return;
                 }
             }
-            if tenure.changed().await.is_err() {
-                return;
+            if read.transitions.len() < AT_ONCE {
+                tokio::select! {
+                    _ = news.changed() => {}
+                    () = over(&mut tenure) => {}
+                }
             }
         }
     }
 
-    async fn tell_transition(&self, told: &TargetTransition, pace: &mut Pace) {
-        let Some(compiled) = self.newest.borrow().clone() else { return };
-        for (key, target) in routes_with(&compiled, told) {
+    async fn tell_transition(
+        &self,
+        transition: &TargetTransition,
+        told: &mut Told,
+        pace: &mut Pace,
+    ) -> Outcome {
+        let compiled = self.newest.borrow().clone().unwrap_or_default();
+        for (key, target) in routes_with(&compiled, transition) {
             let uid = {
                 let index = self.index.lock();
                 let route = index.routes().get(&key).and_then(|entry| entry.newest.as_ref());
@@ -128,15 +111,22 @@ impl EventWriter {
             };
             let kind = ObjectKind::ModelRoute;
             let route = About { kind, key: &key, uid: uid.as_deref(), generation: 0 };
-            let notice = Notice::transition(&route, &target, told);
-            // An API server that is away for a moment is no reason to keep it to oneself.
+            let notice = Notice::transition(&route, &target, transition);
+            if told.has(&notice, clock::now()) {
+                continue;
+            }
             for _ in 0..TRIES {
-                if self.write(&notice, pace).await != Outcome::Failed {
-                    break;
+                match self.write(&notice, pace).await {
+                    Outcome::Done => {
+                        told.remember(&notice, clock::now());
+                        break;
+                    }
+                    Outcome::Failed => tokio::time::sleep(AGAIN).await,
+                    Outcome::Over => return Outcome::Over,
                 }
-                tokio::time::sleep(AGAIN).await;
             }
         }
+        Outcome::Done
     }
 
     /// Tells what comes, while this replica holds the lease. Runs until it is dropped.
@@ -145,25 +135,35 @@ impl EventWriter {
         mut notices: mpsc::Receiver<Notice>,
         missing: Option<MissingAgents>,
     ) {
-        let (mut told, mut pace) = (Told::default(), Pace::new(clock::now()));
+        let (mut queue, mut pace) = (Queue::default(), Pace::new(clock::now()));
         // Without injection nobody asks for an agent.
-        let (nobody, of_nobody) = tokio::sync::watch::channel(BTreeMap::new());
-        let mut missing = missing.unwrap_or(of_nobody);
+        let mut missing = missing.unwrap_or_else(|| watch::channel(BTreeMap::new()).1);
         loop {
-            let found: Vec<Notice> = tokio::select! {
-                Some(notice) = notices.recv() => vec![notice],
+            tokio::select! {
+                // Taking up costs nothing, and those who tell don't wait.
+                biased;
+                Some(notice) = notices.recv(), if queue.has_room() => queue.take(notice, clock::now()),
                 Ok(()) = missing.changed() => {
-                    missing.borrow_and_update().values().map(Notice::missing_agent).collect()
+                    let missing = missing.borrow_and_update();
+                    queue.set_pods(missing.values().map(Notice::missing_agent), clock::now());
                 }
-                else => break,
-            };
-            for notice in found {
-                if holds(&self.tenure, clock::now()) && told.is_news(&notice, clock::now()) {
-                    self.write(&notice, &mut pace).await;
+                () = self.may_tell(queue.due()) => {
+                    if let Some(waiting) = queue.next(clock::now()) {
+                        let outcome = self.write(&waiting.notice, &mut pace).await;
+                        queue.tried(waiting, outcome, clock::now());
+                    }
                 }
             }
         }
-        drop(nobody);
+    }
+
+    /// Until it is time, and this replica holds the lease; with nothing to tell, for ever.
+    async fn may_tell(&self, due: Option<Instant>) {
+        let Some(due) = due else { return std::future::pending().await };
+        tokio::time::sleep_until(due).await;
+        if !held(&mut self.tenure.clone()).await {
+            std::future::pending().await
+        }
     }
 
     async fn write(&self, notice: &Notice, pace: &mut Pace) -> Outcome {
@@ -176,7 +176,8 @@ impl EventWriter {
         };
         let (name, namespace) = (notice.name(), notice.namespace());
         match within_tenure(&self.tenure, writing).await {
-            Some(Ok(Ok(_))) | None => Outcome::Done,
+            None => Outcome::Over,
+            Some(Ok(Ok(_))) => Outcome::Done,
             // Its name is there: it has been told.
             Some(Ok(Err(kube::Error::Api(status)))) if status.code == 409 => Outcome::Done,
             // Asking again would be answered the same.
@@ -206,4 +207,144 @@ fn routes_with(compiled: &Compiled, told: &TargetTransition) -> Vec<(Key, String
         Some((key.clone(), target.name.to_string()))
     });
     found.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use sluice_policy::compile::compile;
+
+    use super::notice::tests::{missing, of_route, told};
+    use super::*;
+    use crate::api_server::{ApiServer, Fault};
+
+    const EVENTS: &str = "apis/events.k8s.io/v1/events";
+    /// Of a clock that stands still while anything is done.
+    const BOUND: Duration = Duration::from_mins(10);
+
+    struct World {
+        server: ApiServer,
+        tenure: watch::Sender<Option<Instant>>,
+        writer: Arc<EventWriter>,
+    }
+
+    /// A holder of the lease, and a route whose target is `x`.
+    fn world() -> World {
+        let (server, mut index) = (ApiServer::default(), Index::default());
+        let route = json!({
+            "apiVersion": "sluice.dev/v1alpha1", "kind": "ModelRoute",
+            "metadata": {"namespace": "ns", "name": "chat", "uid": "u", "generation": 1},
+            "spec": {"models": ["*"], "targets": [{"name": "primary", "provider": "OpenAI", "endpoint": "https://x",
+                "dependency": "x", "credential": {"type": "None"}}]},
+        });
+        index.apply_route(serde_json::from_value(route).unwrap(), 0);
+        let compiled = Arc::new(compile(&index));
+        let (tenure, receiver) = watch::channel(Some(clock::now() + BOUND));
+        let writer = EventWriter {
+            client: server.client(),
+            index: Arc::new(Mutex::new(index)),
+            newest: watch::channel(Some(compiled)).1,
+            tenure: receiver,
+            pod: "pod".into(),
+        };
+        World { server, tenure, writer: Arc::new(writer) }
+    }
+
+    impl World {
+        /// Tells notices for as long as the set lives.
+        fn tell_notices(
+            &self,
+            missing: Option<MissingAgents>,
+        ) -> (mpsc::Sender<Notice>, tokio::task::JoinSet<()>) {
+            let ((to, notices), writer) = (mpsc::channel(WAITING), self.writer.clone());
+            let mut tasks = tokio::task::JoinSet::new();
+            tasks.spawn(async move { writer.tell_notices(notices, missing).await });
+            (to, tasks)
+        }
+
+        /// What the Events that there are regard, in the order of their making.
+        fn regarded(&self) -> Vec<String> {
+            let events = self.server.written(EVENTS).into_iter();
+            events.map(|event| event["regarding"]["name"].as_str().unwrap().to_owned()).collect()
+        }
+
+        async fn until(&self, what: &str, reached: impl Fn(&Self) -> bool) {
+            let waiting = async {
+                while !reached(self) {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            };
+            assert!(tokio::time::timeout(BOUND, waiting).await.is_ok(), "waited in vain: {what}");
+        }
+
+        /// The deadline passes without a renewal, in the middle of a write that is never answered, and then the lease
+        /// is renewed.
+        async fn lose_the_lease_for_a_moment(&self) {
+            let met = self.server.faults_met();
+            self.until("a write is on its way", |world| world.server.faults_met() > met).await;
+            self.tenure.send_replace(Some(clock::now()));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            self.server.mend(EVENTS);
+            self.tenure.send_replace(Some(clock::now() + BOUND));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_an_api_server_did_not_take_is_told_when_it_does_and_once() {
+        let world = world();
+        let (notices, _tasks) = world.tell_notices(None);
+        world.server.spoil(EVENTS, Fault::Fails);
+        notices.send(of_route("a")).await.unwrap();
+        world.until("it is tried again", |world| world.server.faults_met() > 2).await;
+        world.server.mend(EVENTS);
+        world.until("it is told", |world| world.regarded() == ["a"]).await;
+        notices.send(of_route("a")).await.unwrap();
+        notices.send(of_route("b")).await.unwrap();
+        world.until("the next one is told", |world| world.regarded() == ["a", "b"]).await;
+        assert_eq!(world.server.conflicts(), 0, "it was not offered again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_lost_lease_cut_off_is_told_when_it_is_held_again() {
+        let world = world();
+        let (notices, _tasks) = world.tell_notices(None);
+        world.server.spoil(EVENTS, Fault::Vanishes);
+        let losing = world.lose_the_lease_for_a_moment();
+        let (sent, ()) = tokio::join!(notices.send(of_route("a")), losing);
+        sent.unwrap();
+        world.until("it is told", |world| world.regarded() == ["a"]).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pods_without_an_agent_keep_nothing_else_waiting() {
+        let (world, routes, pods) = (world(), 100, 1_000);
+        let without = (0..pods).map(|n| missing(&format!("pod-{n}"))).map(|pod| (pod.uid.clone(), pod));
+        let (found, missing) = watch::channel(BTreeMap::new());
+        let (notices, _tasks) = world.tell_notices(Some(missing));
+        found.send_replace(without.collect());
+        for n in 0..routes {
+            notices.send(of_route(&format!("route-{n}"))).await.unwrap();
+        }
+        let of_routes =
+            |world: &World| world.regarded().iter().filter(|name| name.starts_with("route")).count();
+        world.until("routes are told of", |world| of_routes(world) == routes).await;
+        assert!(world.regarded().len() <= 2 * routes + 1, "{}", world.regarded().len());
+        world.until("pods are too", |world| world.server.writes_of(EVENTS) == routes + pods).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_transition_that_a_lost_lease_cut_off_is_told_when_it_is_held_again() {
+        let (world, log) = (world(), Arc::new(TransitionLog::default()));
+        let (writer, of_writer) = (world.writer.clone(), log.clone());
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(async move { writer.tell_transitions(&of_writer).await });
+        log.take(told("x", 1), clock::now());
+        world.until("the first is told", |world| world.regarded().len() == 1).await;
+        world.server.spoil(EVENTS, Fault::Vanishes);
+        let losing = world.lose_the_lease_for_a_moment();
+        let taking = async { log.take(told("x", 2), clock::now()) };
+        tokio::join!(taking, losing);
+        world.until("the second is told", |world| world.regarded().len() == 2).await;
+        assert_eq!(world.server.conflicts(), 0, "the first was not offered again");
+    }
 }

@@ -196,15 +196,32 @@ fn transition_note(target: &str, transition: &Transition) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use k8s_openapi::jiff::Timestamp;
     use sluice_core::admission::{TransitionReason, WindowCounts};
     use sluice_core::target_id::TargetId;
 
     use super::*;
+    use crate::injection::missing::Why;
 
-    fn told(target: &str, epoch: u64) -> TargetTransition {
+    /// Of a route's condition.
+    pub(in crate::events) fn of_route(name: &str) -> Notice {
+        let key = Key::new("team", name);
+        let about = About { kind: ObjectKind::ModelRoute, key: &key, uid: None, generation: 1 };
+        Notice::condition(&about, &condition("Secret a does not exist", 1))
+    }
+
+    /// Of a pod without an agent.
+    pub(in crate::events) fn of_pod(name: &str) -> Notice {
+        Notice::missing_agent(&missing(name))
+    }
+
+    pub(in crate::events) fn missing(name: &str) -> MissingAgent {
+        MissingAgent { pod: Key::new("team", name), uid: name.into(), why: Why::NotInjected }
+    }
+
+    pub(in crate::events) fn told(target: &str, epoch: u64) -> TargetTransition {
         let (from, to) = (BreakerState::Closed, BreakerState::Open);
         let counts = WindowCounts { calls: 10, failures: 6, slow: 1, stalls: 0 };
         let reason = TransitionReason::FailureRate;
