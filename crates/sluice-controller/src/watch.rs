@@ -5,7 +5,8 @@
 //! one that can't be read is told as such.
 //!
 //! A watch that starts again (410 Gone, an API server that restarted) lists everything anew. What it does not list any
-//! more was deleted meanwhile; the follower remembers names, and tells so.
+//! more was deleted meanwhile; the follower remembers names, and tells so, also of what only a list named that failed
+//! on a later page.
 
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Display};
@@ -227,7 +228,8 @@ impl Follower {
     ) -> Vec<Change> {
         match event {
             Event::Init => {
-                self.listed.clear();
+                // A list that failed on the way told of these, and the next one may not name them any more.
+                self.known.append(&mut self.listed);
                 Vec::new()
             }
             Event::InitApply(object) => {
@@ -257,7 +259,14 @@ impl Follower {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
     use super::*;
+    use crate::api_server::{ApiServer, Fault};
+
+    const SECRETS: &str = "api/v1/secrets";
 
     fn secret(name: &str) -> PartialObjectMeta<Secret> {
         let mut secret = PartialObjectMeta::<Secret>::default();
@@ -291,6 +300,47 @@ mod tests {
         assert!(take(Event::Init).is_empty());
         assert_eq!(take(Event::InitApply(secret("c"))), ["is ns/c"]);
         assert_eq!(take(Event::InitDone), ["gone ns/b", "synced"]);
+    }
+
+    fn put(server: &ApiServer, name: &str) {
+        server.put(SECRETS, json!({"metadata": {"namespace": "ns", "name": name}}));
+    }
+
+    /// Follows an API server's Secrets, for as long as the set lives.
+    fn follow_secrets(server: &ApiServer) -> (mpsc::Receiver<Change>, tokio::task::JoinSet<()>) {
+        let (to, changes) = mpsc::channel(1_024);
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(follow(server.client(), Source::Secrets(None), to));
+        (changes, tasks)
+    }
+
+    /// What is told until everything is.
+    async fn everything(changes: &mut mpsc::Receiver<Change>) -> Vec<Change> {
+        let mut all = Vec::new();
+        loop {
+            match changes.recv().await.unwrap() {
+                Change::Synced(_) => return all,
+                change => all.push(change),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_only_a_list_named_that_failed_on_the_way_is_gone_when_the_next_does_not_name_it() {
+        let server = ApiServer::default();
+        for n in 0..=500 {
+            put(&server, &format!("s-{n:03}"));
+        }
+        server.spoil(SECRETS, Fault::SecondPageFails);
+        let (mut changes, _tasks) = follow_secrets(&server);
+        while server.faults_met() == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        server.remove(SECRETS, "ns", "s-000");
+        server.mend(SECRETS);
+        let told = told(&everything(&mut changes).await);
+        assert_eq!((told[0].as_str(), told.len()), ("is ns/s-000", 500 + 500 + 1));
+        assert_eq!(told.last().unwrap(), "gone ns/s-000");
     }
 
     #[test]
