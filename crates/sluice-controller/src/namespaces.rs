@@ -6,11 +6,11 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::PartialObjectMeta;
-use kube::runtime::watcher::Config;
 use kube::{Api, Client};
 
 use crate::injection::pod::{INJECT, asks};
 use crate::mirror::{Mirrored, mirror};
+use crate::watch;
 
 /// A pod's creation waits for the answer.
 const ASK_WITHIN: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ impl Namespaces {
     /// The future is to be run.
     pub(crate) fn follow(client: Client) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let api = Api::<PartialObjectMeta<Namespace>>::all(client);
-        let (watch, mirrored) = mirror(api.clone(), Config::default(), read);
+        let (watch, mirrored) = mirror(api.clone(), watch::config(), read);
         (Self { api, mirrored }, watch)
     }
 

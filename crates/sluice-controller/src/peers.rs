@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::runtime::watcher::Config;
 use kube::{Api, Client};
 use parking_lot::Mutex;
 use sluice_policy::index::Key;
@@ -140,7 +139,7 @@ impl Gatherer {
     ) -> (Self, Arc<Others>, impl Future<Output = ()> + Send + 'static) {
         let api = Api::<EndpointSlice>::namespaced(client, namespace);
         let (watch, slices) =
-            mirror(api, Config::default().labels(&format!("{OF_SERVICE}={service}")), peers);
+            mirror(api, crate::watch::config().labels(&format!("{OF_SERVICE}={service}")), peers);
         let others = Arc::new(Others(Mutex::default()));
         (Self { slices, own, dial, tenure, others: others.clone(), log }, others, watch)
     }

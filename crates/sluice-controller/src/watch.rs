@@ -30,6 +30,15 @@ use crate::secrets::{Ask, Reply, Version};
 /// Refusals in a row before a watch is taken to have no right, some seconds by the pauses between them.
 const REFUSALS: u32 = 3;
 
+/// Seconds that a watch is asked to last. A connection that died without a word is found out five seconds later, the
+/// margin that kube has: after 45 s, as client-go's pings find one out. The price is a request per watch in that time.
+const LASTS: u32 = 40;
+
+/// How anything is watched; [`follow`] is for what is told as changes, [`crate::mirror`] for the rest.
+pub(crate) fn config() -> Config {
+    Config::default().timeout(LASTS)
+}
+
 /// What changed in the cluster.
 #[derive(Debug)]
 pub(crate) enum Change {
@@ -83,16 +92,16 @@ pub(crate) async fn follow(client: Client, source: Source, changes: mpsc::Sender
     match &source {
         Source::Routes => {
             let api = Api::<DynamicObject>::all_with(client, &ApiResource::erase::<ModelRoute>(&()));
-            let events = watcher::watcher(api, Config::default());
+            let events = watcher::watcher(api, config());
             run(events, source, read_route, changes).await;
         }
         Source::Policies => {
             let api = Api::<DynamicObject>::all_with(client, &ApiResource::erase::<ReliabilityPolicy>(&()));
-            let events = watcher::watcher(api, Config::default());
+            let events = watcher::watcher(api, config());
             run(events, source, read_policy, changes).await;
         }
         Source::Pods => {
-            let injected = Config::default().labels(crate::pods::INJECTED);
+            let injected = config().labels(crate::pods::INJECTED);
             let events = watcher::watcher(Api::<PartialObjectMeta<Pod>>::all(client), injected);
             run(events, source, |pod| Change::Pod(InjectedPod::of(&pod)), changes).await;
         }
@@ -101,7 +110,7 @@ pub(crate) async fn follow(client: Client, source: Source, changes: mpsc::Sender
                 Some(namespace) => Api::namespaced(client, namespace),
                 None => Api::all(client),
             };
-            let events = watcher::watcher(api, Config::default());
+            let events = watcher::watcher(api, config());
             run(events, source, |secret| read_version(&secret), changes).await;
         }
     }
@@ -265,6 +274,7 @@ mod tests {
 
     use super::*;
     use crate::api_server::{ApiServer, Fault};
+    use crate::clock;
 
     const SECRETS: &str = "api/v1/secrets";
 
@@ -341,6 +351,21 @@ mod tests {
         let told = told(&everything(&mut changes).await);
         assert_eq!((told[0].as_str(), told.len()), ("is ns/s-000", 500 + 500 + 1));
         assert_eq!(told.last().unwrap(), "gone ns/s-000");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_died_without_a_word_is_found_out() {
+        let server = ApiServer::default();
+        let (mut changes, _tasks) = follow_secrets(&server);
+        everything(&mut changes).await;
+        put(&server, "heard");
+        assert_eq!(told(&[changes.recv().await.unwrap()]), ["is ns/heard"]);
+        server.silence();
+        put(&server, "missed");
+        let since = clock::now();
+        assert_eq!(told(&[changes.recv().await.unwrap()]), ["is ns/missed"]);
+        // By a clock that stands still while anything is done.
+        assert!(clock::now() - since <= Duration::from_secs(46), "{:?}", clock::now() - since);
     }
 
     #[test]

@@ -17,7 +17,6 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Patch, PatchParams};
-use kube::runtime::watcher;
 use kube::{Api, Client};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -26,7 +25,7 @@ use tokio::time::Instant;
 
 use super::keeper::Adopted;
 use super::pauses::Pauses;
-use super::{BUNDLE_KEY, NAME};
+use super::{BUNDLE_KEY, NAME, WRITE_WITHIN};
 use crate::clock;
 use crate::lease::{Tenure, holds, within_tenure};
 use crate::metrics::ControllerMetrics;
@@ -34,6 +33,7 @@ use crate::mirror::{Mirrored, mirror};
 use crate::namespaces::Namespaces;
 use crate::pods::Pods;
 use crate::status::FIELD_MANAGER;
+use crate::watch;
 
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Between two looks at which namespaces use it.
@@ -102,7 +102,7 @@ impl Published {
                 Some(namespace) => Api::<ConfigMap>::namespaced(client.clone(), namespace),
                 None => Api::all(client.clone()),
             };
-            let only = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
+            let only = watch::config().fields(&format!("metadata.name={NAME}"));
             let (watch, mirrored) = mirror(api, only, read);
             watches.push(watch);
             seen.insert(scope, mirrored);
@@ -118,8 +118,7 @@ impl Published {
             State::Unwatched => Err(Unpublished::Unwatched(namespace.to_owned())),
             State::Missing | State::Unknown => {
                 let bundle = self.bundle().ok_or(Unpublished::NoCertificate)?;
-                let applied = tokio::time::timeout(ENSURE_WITHIN, self.apply(namespace, &bundle)).await;
-                Ok(applied.map_err(|_| Unpublished::Late)??)
+                self.apply(namespace, &bundle, ENSURE_WITHIN).await
             }
         }
     }
@@ -152,7 +151,7 @@ impl Published {
         namespaces
     }
 
-    async fn apply(&self, namespace: &str, bundle: &str) -> kube::Result<()> {
+    async fn apply(&self, namespace: &str, bundle: &str, within: Duration) -> Result<(), Unpublished> {
         let config_map = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -161,7 +160,10 @@ impl Published {
         });
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         let config_maps = Api::<ConfigMap>::namespaced(self.client.clone(), namespace);
-        config_maps.patch(NAME, &parameters, &Patch::Apply(&config_map)).await.map(|_| ())
+        let patch = Patch::Apply(&config_map);
+        let applied = tokio::time::timeout(within, config_maps.patch(NAME, &parameters, &patch)).await;
+        applied.map_err(|_| Unpublished::Late)??;
+        Ok(())
     }
 }
 
@@ -258,7 +260,7 @@ impl BundleWriter {
         let mut answers = futures_util::stream::iter(due)
             .map(|namespace| {
                 let (published, bundle) = (published.clone(), bundle.clone());
-                async move { (published.apply(&namespace, &bundle).await, namespace) }
+                async move { (published.apply(&namespace, &bundle, WRITE_WITHIN).await, namespace) }
             })
             .buffer_unordered(AT_ONCE);
         while let Some((answer, namespace)) = answers.next().await {
@@ -266,7 +268,7 @@ impl BundleWriter {
             match answer {
                 Ok(()) => tracing::info!(%namespace, config_map = NAME, "authorities published"),
                 Err(error) => {
-                    tracing::warn!(%namespace, config_map = NAME, %error, "authorities were not published: it is tried again");
+                    tracing::warn!(%namespace, %error, "authorities were not published: it is tried again");
                 }
             }
         }
@@ -276,7 +278,7 @@ impl BundleWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api_server::ApiServer;
+    use crate::api_server::{ApiServer, Fault};
     use crate::certificates::keeper::{Clock, Keeper};
     use crate::certificates::material::Lives;
 
@@ -410,5 +412,24 @@ mod tests {
         world.writer.published.ensure("new").await.unwrap();
         assert_eq!(world.server.writes(), writes);
         world.tasks.shutdown().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_nobody_answers_is_given_up_and_tried_again() {
+        const CONFIG_MAPS: &str = "api/v1/configmaps";
+        let World { server, keeper, writer, mut tasks, _tenure, .. } = world(fixed(), None);
+        keeper.look().await.unwrap();
+        server.spoil(CONFIG_MAPS, Fault::Vanishes);
+        tasks.spawn(writer.run());
+        while server.faults_met() == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        server.mend(CONFIG_MAPS);
+        let written = async {
+            while server.get(CONFIG_MAPS, "asks", NAME).is_none() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(2 * WRITE_WITHIN, written).await.unwrap();
     }
 }

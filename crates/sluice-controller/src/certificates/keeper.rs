@@ -81,7 +81,7 @@ impl Keeper {
 
     /// Runs until it is dropped.
     pub(crate) async fn run(self) {
-        let only = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
+        let only = crate::watch::config().fields(&format!("metadata.name={NAME}"));
         let mut changes = std::pin::pin!(watcher::watcher(self.secrets.clone(), only).default_backoff());
         let mut look = tokio::time::interval(self.lives.look());
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -18,6 +18,7 @@ mod pauses;
 pub(crate) mod webhooks;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use material::Lives;
 
@@ -29,6 +30,9 @@ use keeper::Adopted;
 pub(crate) const NAME: &str = "sluice-ca";
 /// The ConfigMap's key with all trusted authorities, PEM.
 pub(crate) const BUNDLE_KEY: &str = "ca.crt";
+
+/// An API server that does not answer a write is given this long: the connection may be dead without a word.
+const WRITE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Shows new connections the newest serving certificate. Ends with the keeper.
 pub(crate) async fn show(mut adopted: Adopted, shown: Arc<Shown>, metrics: Arc<ControllerMetrics>) {

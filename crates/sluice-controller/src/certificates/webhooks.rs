@@ -9,16 +9,17 @@ use std::time::Duration;
 use data_encoding::BASE64;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::api::{Patch, PatchParams};
-use kube::runtime::watcher;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use super::WRITE_WITHIN;
 use super::keeper::Adopted;
 use super::pauses::Pauses;
 use crate::clock;
 use crate::lease::{Tenure, holds, within_tenure};
 use crate::mirror::{Mirrored, mirror};
 use crate::status::FIELD_MANAGER;
+use crate::watch;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(1);
@@ -44,7 +45,7 @@ impl TrustWriter {
         tenure: Tenure,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let configurations = Api::<MutatingWebhookConfiguration>::all(client);
-        let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
+        let only = watch::config().fields(&format!("metadata.name={name}"));
         let (watch, seen) = mirror(configurations.clone(), only, read);
         (Self { configurations, name: name.to_owned(), seen, adopted, tenure }, watch)
     }
@@ -65,10 +66,15 @@ impl TrustWriter {
             let parameters = PatchParams::apply(FIELD_MANAGER).force();
             let patch = Patch::Apply(&patch);
             let written = self.configurations.patch(&self.name, &parameters, &patch);
+            let written = tokio::time::timeout(WRITE_WITHIN, written);
+            let configuration = &self.name;
             match within_tenure(&self.tenure, written).await {
-                Some(Ok(_)) => tracing::info!(configuration = self.name, "the API server trusts the webhook"),
-                Some(Err(error)) => {
-                    tracing::warn!(configuration = self.name, %error, "caBundle was not written: it is tried again");
+                Some(Ok(Ok(_))) => tracing::info!(configuration, "the API server trusts the webhook"),
+                Some(Ok(Err(error))) => {
+                    tracing::warn!(configuration, %error, "caBundle was not written: it is tried again");
+                }
+                Some(Err(_)) => {
+                    tracing::warn!(configuration, "caBundle was not written in time: it is tried again");
                 }
                 None => {}
             }
@@ -112,9 +118,10 @@ mod tests {
     use std::sync::Arc;
 
     use kube::api::PostParams;
+    use tokio::task::JoinSet;
 
     use super::*;
-    use crate::api_server::ApiServer;
+    use crate::api_server::{ApiServer, Fault};
     use crate::certificates::keeper::Keeper;
     use crate::certificates::material::Lives;
 
@@ -130,20 +137,23 @@ mod tests {
         .unwrap()
     }
 
+    /// What it shows is followed for as long as the set lives.
+    fn writer(server: &ApiServer, tenure: Tenure) -> (Keeper, TrustWriter, JoinSet<()>) {
+        let clock = Arc::new(|| 1_800_000_000);
+        let (keeper, adopted) =
+            Keeper::new(server.client(), "sluice-system", "sluice-controller", Lives::default(), clock);
+        let (writer, watch) = TrustWriter::new(server.client(), "sluice-injector", adopted, tenure);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(watch);
+        (keeper, writer, tasks)
+    }
+
     #[tokio::test]
     async fn the_api_server_is_told_whom_to_trust_and_only_when_that_differs() {
         let server = ApiServer::default();
-        let (keeper, adopted) = Keeper::new(
-            server.client(),
-            "sluice-system",
-            "sluice-controller",
-            Lives::default(),
-            Arc::new(|| 1_800_000_000),
-        );
         let (_tenure, tenure) = tokio::sync::watch::channel(None);
-        let (writer, watch) = TrustWriter::new(server.client(), "sluice-injector", adopted, tenure);
+        let (keeper, writer, _tasks) = writer(&server, tenure);
         let mut seen = writer.seen.clone();
-        let _watch = tokio::spawn(watch);
         seen.wait_for(|mirror| mirror.present().is_some()).await.unwrap();
         assert_eq!(writer.due(), None, "neither a certificate nor a configuration");
         keeper.look().await.unwrap();
@@ -163,5 +173,28 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(writer.due(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_nobody_answers_is_given_up_and_tried_again() {
+        const CONFIGURATIONS: &str = "apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+        let server = ApiServer::default();
+        let (_tenure, tenure) = tokio::sync::watch::channel(Some(clock::now() + Duration::from_hours(1)));
+        let (keeper, writer, mut tasks) = writer(&server, tenure);
+        keeper.look().await.unwrap();
+        server.put(CONFIGURATIONS, json!(configuration()));
+        server.spoil(CONFIGURATIONS, Fault::Vanishes);
+        tasks.spawn(writer.run());
+        while server.faults_met() == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        server.mend(CONFIGURATIONS);
+        let trusted = async {
+            let trusts = |object: &Value| object["webhooks"][0]["clientConfig"]["caBundle"].is_string();
+            while !server.get(CONFIGURATIONS, "", "sluice-injector").as_ref().is_some_and(trusts) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(2 * WRITE_WITHIN, trusted).await.unwrap();
     }
 }
