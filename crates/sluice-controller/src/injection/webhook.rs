@@ -5,6 +5,7 @@
 //! afterwards, see [`super::missing`].
 //!
 //! Bounds: so many bodies are read at once, each up to three MiB (the API server's own bound) and within its deadline.
+//! An idle connection outlasts what API servers keep, see [`HEADERS_WITHIN`].
 //! A dry run changes nothing; otherwise the namespace's ConfigMap is made before the pod is.
 
 use std::sync::Arc;
@@ -43,7 +44,10 @@ pub(crate) const MAX_BODY_BYTES: usize = 3 * 1024 * 1024;
 const AT_ONCE: usize = 32;
 /// How long a question may take to come, and to wait for its turn.
 const READ_WITHIN: Duration = Duration::from_secs(5);
-const HEADERS_WITHIN: Duration = Duration::from_secs(30);
+/// How long the head of a request may take to come, counted from the end of the answer before it: hyper has one limit
+/// for both. API servers keep an idle connection for 90 s (Go's own default), and a question that met the closing of one
+/// would go unanswered, and its pod without an agent. So they are to be the first to close.
+const HEADERS_WITHIN: Duration = Duration::from_mins(2);
 /// How long answers may take at the end.
 const DRAIN_WITHIN: Duration = Duration::from_secs(5);
 
@@ -175,9 +179,7 @@ pub(crate) async fn serve(
     router: Router,
     stop: CancellationToken,
 ) {
-    let graceful = GracefulShutdown::new();
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN);
+    let (graceful, http) = (GracefulShutdown::new(), protocol());
     while let Some(Some(connection)) = stop.run_until_cancelled(connections.next()).await {
         let Ok(connection) = connection else { continue };
         let service = TowerToHyperService::new(router.clone());
@@ -194,12 +196,19 @@ pub(crate) async fn serve(
     }
 }
 
+fn protocol() -> http1::Builder {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN);
+    http
+}
+
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
     use k8s_openapi::api::core::v1::ConfigMap;
     use kube::Api;
     use serde_json::{Value, json};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tower::ServiceExt as _;
 
     use super::*;
@@ -476,5 +485,23 @@ mod tests {
         for other in others {
             assert_eq!(world.ask(&other).await["patch"], Value::Null, "{other}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_outlasts_what_an_api_server_keeps_idle_and_no_longer() {
+        let (mut client, server) = tokio::io::duplex(1_024);
+        let router = Router::new().route("/inject", post(|| async { "asked" }));
+        let served = protocol().serve_connection(TokioIo::new(server), TowerToHyperService::new(router));
+        let _served = tokio::spawn(served);
+        for _ in 0..2 {
+            client.write_all(b"POST /inject HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"asked") {
+                assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "it was closed");
+            }
+            // Of Go's http.Transport, by default.
+            tokio::time::sleep(Duration::from_secs(90)).await;
+        }
+        assert_eq!(client.read(&mut [0; 1]).await.unwrap(), 0, "whoever is silent for longer is let go");
     }
 }
