@@ -23,7 +23,7 @@ use sluice_proto::feature::{self, Feature};
 use sluice_proto::{MAX_MESSAGE_BYTES, encode, sent, v1};
 use tokio::sync::watch;
 
-use crate::compile::{Compiled, Scope, SecretVersion};
+use crate::compile::{Compiled, Scope, SecretVersion, secret_keys};
 
 /// Audiences at a time.
 pub const MAX_AUDIENCES: usize = 10_000;
@@ -43,6 +43,8 @@ pub struct Published {
     policies: Bytes,
     withheld: Vec<(RouteName, Feature)>,
     pub secrets: Arc<BTreeMap<SecretKey, SecretVersion>>,
+    /// Those that agents keep as they have them.
+    pub held_secrets: Arc<BTreeSet<SecretKey>>,
     pub agents: Arc<BTreeMap<TargetId, u32>>,
     /// What the routes were compiled from and where they go, for reading the answers.
     pub contents: Arc<BTreeMap<RouteName, Contents>>,
@@ -285,6 +287,7 @@ impl Published {
         agents: &BTreeMap<TargetId, u32>,
     ) -> Result<Self, TooLarge> {
         let policies = compiled.scope(&audience.scope);
+        let holds = audience.features.contains(&Feature::HeldSecrets);
         let mut withheld = Vec::new();
         let mut contents = BTreeMap::new();
         let mut routes = Vec::with_capacity(policies.routes.len());
@@ -293,6 +296,9 @@ impl Published {
             let name = RouteName::of(&route);
             let features = feature::withhold(&mut route, &audience.features);
             withheld.extend(features.into_iter().map(|feature| (name.clone(), feature)));
+            if !holds && secret_keys(&route).any(|key| policies.held_secrets.contains(key)) {
+                withheld.push((name.clone(), Feature::HeldSecrets));
+            }
             let targets = route.targets.iter().map(|target| target.id.clone()).collect();
             routes.push(encode::route(&route));
             contents.insert(name, Contents { sources: route.sources, targets });
@@ -314,6 +320,7 @@ impl Published {
             policies: encoded,
             withheld,
             secrets: Arc::new(policies.secrets),
+            held_secrets: Arc::new(if holds { policies.held_secrets } else { BTreeSet::new() }),
             agents: Arc::new(counts_of(&targets, agents)),
             contents: Arc::new(contents),
             targets: Arc::new(targets),
@@ -332,7 +339,8 @@ impl Published {
 
     /// Whether an agent that has the one has the other. The version stands for routes, held and withheld.
     fn is_same(&self, other: &Self) -> bool {
-        self.version == other.version && self.secrets == other.secrets && self.agents == other.agents
+        let secrets = self.secrets == other.secrets && self.held_secrets == other.held_secrets;
+        self.version == other.version && secrets && self.agents == other.agents
     }
 
     /// A [`v1::Snapshot`] for one stream, encoded.
@@ -361,7 +369,10 @@ impl Published {
             resource_version: version.resource_version.to_string(),
             value: version.value.expose().to_vec(),
         };
-        v1::SecretSet { secrets: self.secrets.iter().map(secret).collect() }
+        v1::SecretSet {
+            secrets: self.secrets.iter().map(secret).collect(),
+            held: self.held_secrets.iter().map(encode::secret_key).collect(),
+        }
     }
 
     /// The counts alone, for when the policies are the same.

@@ -10,7 +10,7 @@
 //!   UNAVAILABLE, which tells the agent to connect again.
 //! - What cannot be decoded ends the stream with INVALID_ARGUMENT: the agent is newer, or broken.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -226,6 +226,7 @@ struct Session {
 struct Sent {
     version: Arc<str>,
     secrets: Arc<BTreeMap<SecretKey, SecretVersion>>,
+    held_secrets: Arc<BTreeSet<SecretKey>>,
     agents: Arc<BTreeMap<TargetId, u32>>,
 }
 
@@ -338,14 +339,16 @@ impl Sent {
         Self {
             version: Arc::clone(&published.version),
             secrets: Arc::clone(&published.secrets),
+            held_secrets: Arc::clone(&published.held_secrets),
             agents: Arc::clone(&published.agents),
         }
     }
 
     /// What changed beside the policies, one thing at a time.
     fn difference(&mut self, newest: &Published) -> Option<ControllerMessage> {
-        if self.secrets != newest.secrets {
+        if self.secrets != newest.secrets || self.held_secrets != newest.held_secrets {
             self.secrets = Arc::clone(&newest.secrets);
+            self.held_secrets = Arc::clone(&newest.held_secrets);
             let secrets = Some(newest.secret_set());
             return Some(ControllerMessage { secrets, ..ControllerMessage::default() });
         }

@@ -19,7 +19,7 @@ use sluice_policy::service::{Counting, Settings};
 use sluice_policy::status::{RouteKnown, policy_status, route_status};
 use sluice_policy::{compile, fleet::AgentFacts};
 use sluice_proto::feature::Feature;
-use sluice_proto::report::{BreakerSeen, Report, TargetAggregate, TargetTransition};
+use sluice_proto::report::{BreakerSeen, Hello, Report, TargetAggregate, TargetTransition};
 use sluice_proto::v1;
 use sluice_proto::v1::controller_message::Message as ToAgent;
 use tonic::Code;
@@ -204,6 +204,54 @@ async fn secrets_rotate_without_a_version() {
     plane.publish(&index);
     let Some(ToAgent::Secrets(gone)) = agent.message().await else { panic!("no rotation") };
     assert!(agent.applied.rotate(gone).secret(&k).is_none());
+}
+
+/// A control plane that has just started may be unable to read what the one before it gave out.
+#[tokio::test]
+async fn a_secret_that_cannot_be_read_now_is_kept_by_agents_that_know_how_and_said_of_the_others() {
+    let spec = "models: [m]\ntargets: [{name: t, provider: OpenAI, endpoint: \"https://one.example/v1\", credential: {type: SecretRef, secretRef: {name: keys, key: k}}}]";
+    let mut index = index(vec![route_of("chat", 9, 1, spec)], vec![]);
+    let k = SecretKey { name: "keys".into(), key: "k".into() };
+    let older = Hello { features: BTreeSet::new(), ..hello("older") };
+    let (before, after) = (Plane::start(Settings::default()).await, Plane::start(Settings::default()).await);
+    index.apply_secret(secret("keys", 1, &[("k", "sk-1")]));
+    before.publish(&index);
+    index.delete_secret(&key("keys"));
+    index.fail_secret(&key("keys"), "no answer within 2 s");
+    after.publish(&index);
+    let mut agents = Vec::new();
+    for (hello, kept) in [(hello("newer"), true), (older, false)] {
+        let mut agent = Agent::connect(&before, hello.clone()).await;
+        let first = agent.snapshot().await;
+        assert!(agent.apply(first).await.secret(&k).is_some());
+        let mut again = Agent::connect(&after, hello).await;
+        again.applied = agent.applied;
+        let second = again.snapshot().await;
+        let secrets = second.secrets.as_ref().unwrap();
+        assert_eq!((secrets.secrets.len(), secrets.held.len()), (0, usize::from(kept)));
+        assert_eq!(again.apply(second).await.secret(&k).is_some(), kept);
+        agents.push(again);
+    }
+    eventually(|| after.fleet.facts(&name("chat")).in_sync == 2).await;
+    let said = after.fleet.facts(&name("chat"));
+    assert_eq!(said.withheld, BTreeSet::from([Feature::HeldSecrets]), "of the older one");
+
+    // It can be read after all, and the version that held is one that agents may keep again.
+    let [newer, _] = &mut agents[..] else { panic!() };
+    index.apply_secret(secret("keys", 2, &[("k", "sk-2")]));
+    after.publish(&index);
+    let Some(ToAgent::Secrets(rotated)) = newer.message().await else { panic!("no rotation") };
+    assert_eq!(newer.applied.rotate(rotated).secret(&k).unwrap().expose(), b"sk-2");
+    index.delete_secret(&key("keys"));
+    index.fail_secret(&key("keys"), "no answer within 2 s");
+    after.publish(&index);
+    let Some(ToAgent::Secrets(held)) = newer.message().await else { panic!("no rotation") };
+    assert_eq!(newer.applied.rotate(held).secret(&k).unwrap().expose(), b"sk-2");
+    // Gone is gone.
+    index.delete_secret(&key("keys"));
+    after.publish(&index);
+    let Some(ToAgent::Secrets(gone)) = newer.message().await else { panic!("no rotation") };
+    assert!(newer.applied.rotate(gone).secret(&k).is_none());
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use resources::{NOW_MS, index, key, policy, route, route_of, secret};
 use sluice_api::status::{BreakerState, BreakerStatus};
-use sluice_core::policy::ObjectKind;
+use sluice_core::policy::{ObjectKind, SecretKey};
 use sluice_policy::compile::{Compiled, Scope};
 use sluice_policy::conditions::Status;
 use sluice_policy::fleet::AgentFacts;
@@ -132,6 +132,47 @@ fn a_secret_that_may_not_be_read_is_not_said_to_be_missing() {
     // A version that was read stays in use while a newer one can't be.
     index.fail_secret(&key("key"), "no answer within 2 s");
     assert_eq!(resolved(&index).0, "ResolvedRefs");
+}
+
+/// What nobody can look at now may be good; what is known to be gone or unusable is not.
+#[test]
+fn agents_keep_a_secret_that_cannot_be_read_now_and_no_other() {
+    let key_of_secret = SecretKey { name: "key".into(), key: "token".into() };
+    let mut index = index(vec![route_of("chat", 9, 1, WITH_SECRET), route("other", 9)], vec![]);
+    let scope = Scope { namespace: "ns".into(), labels: [].into() };
+    let is_held = |index: &Index| {
+        let held = compile(index).scope(&scope).held_secrets;
+        assert!(held.is_empty() || held == BTreeSet::from([key_of_secret.clone()]), "{held:?}");
+        !held.is_empty()
+    };
+    assert!(!is_held(&index), "it does not exist");
+    index.forbid_secrets(None, true);
+    assert!(is_held(&index));
+    assert!(resolved(&index).1.contains("by agents that have no value of it yet"), "{:?}", resolved(&index));
+    index.forbid_secrets(None, false);
+    index.fail_secret(&key("key"), "no answer within 2 s");
+    assert!(is_held(&index));
+    assert!(resolved(&index).1.contains("by agents that have no value of it yet"), "{:?}", resolved(&index));
+    index.apply_secret(secret("key", 1, &[("token", "abc")]));
+    assert!(!is_held(&index), "it is sent");
+    for unusable in [secret("key", 2, &[("other", "abc")]), secret("key", 3, &[("token", "abc\n")])] {
+        index.apply_secret(unusable);
+        assert!(!is_held(&index));
+    }
+    index.fail_secret(&key("key"), "no answer within 2 s");
+    index.delete_secret(&key("key"));
+    assert!(!is_held(&index), "it is gone");
+    index.set_secret_scope(SecretScope::Only(BTreeSet::from(["elsewhere".into()])));
+    assert!(!is_held(&index), "nobody would hear of its end");
+
+    // A route that agents keep in an earlier version needs its own.
+    index.set_secret_scope(SecretScope::Everywhere);
+    let invalid = WITH_SECRET.replace("https:", "ftp:");
+    index.delete_route(&key("chat"));
+    index.apply_route(route_of("chat", 9, 2, &invalid), NOW_MS);
+    assert_eq!((held(&compile(&index)), is_held(&index)), (vec!["chat"], false));
+    index.fail_secret(&key("key"), "no answer within 2 s");
+    assert!(is_held(&index));
 }
 
 #[test]

@@ -11,7 +11,9 @@
 //! 4. named neither among the routes nor among the held → deleted, always.
 //!
 //! Secrets are not versioned with the policies: the newest set replaces the one before, so a deleted Secret
-//! blocks at once. One that is out of bounds is left out, and its target goes without a credential.
+//! blocks at once. One that is held, since the control plane can't read it now, stays as the agent has it: a control
+//! plane that has just started takes nothing away that works. One that is out of bounds is left out, and its target goes
+//! without a credential.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -117,7 +119,7 @@ impl Applied {
             routes: routes.into_values().collect(),
             held: held.into_iter().collect(),
             withheld: withheld(&snapshot.withheld),
-            secrets: snapshot.secrets.map(secrets).unwrap_or_default(),
+            secrets: snapshot.secrets.map(|set| secrets(set, &self.current.secrets)).unwrap_or_default(),
             agents: snapshot.agents.map(|agents| counts(&agents)).unwrap_or_default(),
         });
         let ack = Ack { nonce: snapshot.nonce.into(), version, accepted, rejected };
@@ -126,7 +128,8 @@ impl Applied {
 
     /// Takes a new set of secrets; the policies stay.
     pub fn rotate(&mut self, set: v1::SecretSet) -> Arc<PolicySet> {
-        self.current = Arc::new(PolicySet { secrets: secrets(set), ..PolicySet::clone(&self.current) });
+        let secrets = secrets(set, &self.current.secrets);
+        self.current = Arc::new(PolicySet { secrets, ..PolicySet::clone(&self.current) });
         self.current()
     }
 
@@ -231,8 +234,13 @@ fn withheld(wire: &[v1::Withheld]) -> Arc<[(RouteName, Arc<str>)]> {
         .collect()
 }
 
-fn secrets(set: v1::SecretSet) -> Arc<BTreeMap<SecretKey, Secret>> {
-    Arc::new(set.secrets.into_iter().take(bounds::SECRETS).filter_map(|wire| secret(wire).ok()).collect())
+fn secrets(set: v1::SecretSet, before: &BTreeMap<SecretKey, Secret>) -> Arc<BTreeMap<SecretKey, Secret>> {
+    let held = set.held.into_iter().take(bounds::SECRETS).filter_map(|key| decode::secret_key(key).ok());
+    let kept = held.filter_map(|key| before.get_key_value(&key));
+    let kept = kept.map(|(key, secret)| (key.clone(), secret.clone()));
+    let sent = set.secrets.into_iter().take(bounds::SECRETS).filter_map(|wire| secret(wire).ok());
+    // What is sent of a key rules over what is kept of it.
+    Arc::new(kept.chain(sent).collect())
 }
 
 fn secret(mut wire: v1::Secret) -> Result<(SecretKey, Secret), InvalidField> {

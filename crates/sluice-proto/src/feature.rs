@@ -29,13 +29,16 @@ pub enum Feature {
     AdaptiveThrottling,
     /// `streaming.tracePropagation`; withheld: providers are told no trace.
     TracePropagation,
+    /// Secrets that the control plane can't read now and agents keep; withheld: they are withdrawn. No part of a route:
+    /// who puts a set of secrets together withholds it.
+    HeldSecrets,
 }
 
 /// What agents of this build carry out: they name exactly this in their hello.
 pub const SUPPORTED: &[Feature] = &Feature::ALL;
 
 impl Feature {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::ConcurrencyAimd,
         Self::DegradedStatic,
         Self::DegradedBackend,
@@ -43,6 +46,7 @@ impl Feature {
         Self::RetryThrottling,
         Self::AdaptiveThrottling,
         Self::TracePropagation,
+        Self::HeldSecrets,
     ];
 
     /// The name on the wire and in conditions.
@@ -56,6 +60,7 @@ impl Feature {
             Self::RetryThrottling => "retry-throttling",
             Self::AdaptiveThrottling => "adaptive-throttling",
             Self::TracePropagation => "trace-propagation",
+            Self::HeldSecrets => "held-secrets",
         }
     }
 
@@ -89,6 +94,7 @@ impl Feature {
             Self::TracePropagation => {
                 in_any_target(route, |rules| std::mem::take(&mut rules.streaming.rules.propagate_trace))
             }
+            Self::HeldSecrets => false,
         }
     }
 }

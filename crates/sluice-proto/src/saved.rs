@@ -152,7 +152,11 @@ fn snapshot(set: &PolicySet) -> v1::Snapshot {
         // In a file every route is a last good one: there is nothing left to hold it against.
         held: Vec::new(),
         withheld: set.withheld.iter().map(|(route, feature)| encode_withheld(route, feature)).collect(),
-        secrets: Some(v1::SecretSet { secrets: set.secrets.iter().map(secret).collect() }),
+        // Values that are kept because they are held are values like all others here.
+        secrets: Some(v1::SecretSet {
+            secrets: set.secrets.iter().map(secret).collect(),
+            ..v1::SecretSet::default()
+        }),
         agents: Some(v1::AgentCounts {
             by_target_id: set.agents.iter().map(|(id, count)| (id.to_string(), *count)).collect(),
         }),

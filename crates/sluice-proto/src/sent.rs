@@ -68,7 +68,7 @@ mod tests {
         let own = v1::Snapshot {
             version: "v1".to_owned(),
             nonce: "n".to_owned(),
-            secrets: Some(v1::SecretSet { secrets: vec![secret] }),
+            secrets: Some(v1::SecretSet { secrets: vec![secret], ..v1::SecretSet::default() }),
             agents: Some(v1::AgentCounts { by_target_id: [("t".to_owned(), 3)].into() }),
             ..v1::Snapshot::default()
         };

@@ -47,7 +47,7 @@ fn secrets(version: &str, value: &[u8]) -> v1::SecretSet {
         resource_version: version.into(),
         value: value.to_vec(),
     };
-    v1::SecretSet { secrets: vec![secret] }
+    v1::SecretSet { secrets: vec![secret], ..v1::SecretSet::default() }
 }
 
 #[test]
@@ -152,6 +152,30 @@ fn secrets_rotate_and_go_without_touching_the_policies() {
         "an exchange in flight finishes on what it loaded"
     );
     assert!(applied.rotate(v1::SecretSet::default()).secret(&key).is_none());
+}
+
+#[test]
+fn a_held_secret_stays_as_the_agent_has_it_and_a_withdrawn_one_goes() {
+    let key = SecretKey { name: "keys".into(), key: "openai".into() };
+    let unknown = v1::SecretKey { name: "keys".into(), key: "unknown".into() };
+    let held = || v1::SecretSet { held: vec![encode::secret_key(&key), unknown.clone()], secrets: vec![] };
+    let value = |set: &PolicySet| set.secret(&key).map(|value| value.expose().to_vec());
+    let mut applied = Applied::new();
+    let (nothing, _) = applied.apply(v1::Snapshot { secrets: Some(held()), ..snapshot("v1", vec![]) });
+    assert!(nothing.secrets.is_empty(), "it has none to keep");
+    applied.rotate(secrets("1", b"one"));
+    for (set, why) in [
+        (applied.rotate(held()), "with the policies as they are"),
+        (applied.apply(v1::Snapshot { secrets: Some(held()), ..snapshot("v2", vec![]) }).0, "with new ones"),
+    ] {
+        assert_eq!((value(&set), set.secrets.len()), (Some(b"one".to_vec()), 1), "{why}");
+    }
+    // A value that is sent rules, whatever else is said.
+    let both = v1::SecretSet { held: held().held, ..secrets("2", b"two") };
+    assert_eq!(value(&applied.rotate(both)), Some(b"two".to_vec()));
+    assert_eq!(value(&applied.rotate(held())), Some(b"two".to_vec()));
+    assert_eq!(value(&applied.rotate(v1::SecretSet::default())), None, "withdrawn");
+    assert_eq!(value(&applied.rotate(held())), None, "what is gone does not come back");
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn applied(routes: Vec<RoutePolicy>, secret: Vec<u8>) -> Arc<PolicySet> {
     let snapshot = v1::Snapshot {
         version: "v1".into(),
         routes: routes.collect(),
-        secrets: Some(v1::SecretSet { secrets: vec![secret] }),
+        secrets: Some(v1::SecretSet { secrets: vec![secret], ..v1::SecretSet::default() }),
         agents: Some(v1::AgentCounts { by_target_id: id.map(|id| (id, 7)).into_iter().collect() }),
         ..v1::Snapshot::default()
     };
@@ -175,6 +175,18 @@ fn a_fresh_push_replaces_what_was_read_and_keeps_the_last_good_of_it() {
 }
 
 #[test]
+fn a_held_secret_that_was_read_is_kept_and_written_again() {
+    let set = applied(vec![sample()], b"sk-one".to_vec());
+    let (mut read, _) = saved::decode(NAMESPACE, &saved::encode(NAMESPACE, &set).unwrap()).unwrap();
+    let held = v1::SecretKey { name: "keys".into(), key: "openai".into() };
+    let secrets = Some(v1::SecretSet { held: vec![held], ..v1::SecretSet::default() });
+    let (kept, _) = read.apply(v1::Snapshot { version: "v2".into(), secrets, ..v1::Snapshot::default() });
+    assert_eq!(kept.secrets, set.secrets);
+    let (again, _) = saved::decode(NAMESPACE, &saved::encode(NAMESPACE, &kept).unwrap()).unwrap();
+    assert_eq!(again.current().secrets, set.secrets);
+}
+
+#[test]
 fn more_than_a_volume_holds_is_not_written() {
     let big = vec![b'x'; sluice_proto::bounds::SECRET_BYTES];
     let secrets = (0..128).map(|number| v1::Secret {
@@ -183,7 +195,7 @@ fn more_than_a_volume_holds_is_not_written() {
         resource_version: "1".into(),
         value: big.clone(),
     });
-    let secrets = v1::SecretSet { secrets: secrets.collect() };
+    let secrets = v1::SecretSet { secrets: secrets.collect(), ..v1::SecretSet::default() };
     let mut all = Applied::new();
     all.apply(v1::Snapshot { version: "v1".into(), secrets: Some(secrets), ..v1::Snapshot::default() });
     let bytes = all.current().secrets.values().map(|secret| secret.value.expose().len()).sum::<usize>();

@@ -59,6 +59,8 @@ pub struct NamespacePolicies {
     /// Routes that exist and whose newest version cannot be compiled: agents keep what they have.
     pub held: BTreeSet<RouteName>,
     pub secrets: BTreeMap<SecretKey, SecretVersion>,
+    /// Keys whose value cannot be read now: agents keep what they have of them.
+    pub held_secrets: BTreeSet<SecretKey>,
     /// Keys that held routes name, as far as that is known: agents that keep such a route need them.
     pub held_keys: BTreeSet<SecretKey>,
 }
@@ -92,6 +94,8 @@ pub struct ScopePolicies {
     pub held: BTreeSet<RouteName>,
     /// Those that the routes and held routes name, and no others.
     pub secrets: BTreeMap<SecretKey, SecretVersion>,
+    /// Of those the ones whose value cannot be read now.
+    pub held_secrets: BTreeSet<SecretKey>,
 }
 
 impl Compiled {
@@ -105,7 +109,9 @@ impl Compiled {
         let named: BTreeSet<&SecretKey> = named.chain(&namespace.held_keys).collect();
         let secrets = namespace.secrets.iter().filter(|(key, _)| named.contains(key));
         let secrets = secrets.map(|(key, version)| (key.clone(), version.clone())).collect();
-        ScopePolicies { routes, held: namespace.held.clone(), secrets }
+        let held_secrets = namespace.held_secrets.iter().filter(|key| named.contains(key));
+        let held_secrets = held_secrets.cloned().collect();
+        ScopePolicies { routes, held: namespace.held.clone(), secrets, held_secrets }
     }
 }
 
@@ -146,7 +152,7 @@ fn of_namespace<'a, T>(
     all.range(first..).take_while(move |(key, _)| key.namespace == *namespace)
 }
 
-fn secret_keys(route: &RoutePolicy) -> impl Iterator<Item = &SecretKey> {
+pub(crate) fn secret_keys(route: &RoutePolicy) -> impl Iterator<Item = &SecretKey> {
     route.targets.iter().filter_map(|target| match &target.credential {
         Credential::Secret(key) => Some(key),
         Credential::Passthrough | Credential::None => None,
@@ -229,12 +235,12 @@ impl<'a> Namespace<'a> {
         let Some(good) = &entry.good else {
             let named = entry.newest.as_ref().map_or_else(Vec::new, |route| secrets::named_in(route));
             self.hold(key, named.iter().map(|(_, key)| key));
-            secrets::resolve(self.index, &key.namespace, &named, &mut self.out.secrets);
+            secrets::resolve(self.index, &key.namespace, &named, &mut self.out);
             return RouteOutcome::Held;
         };
         let policy = self.ruled(key, &good.meaning.policy);
         let named = secrets::named_by(&policy);
-        let unresolved = secrets::resolve(self.index, &key.namespace, &named, &mut self.out.secrets);
+        let unresolved = secrets::resolve(self.index, &key.namespace, &named, &mut self.out);
         if let Err(mismatch) = self.dependencies.admit(&policy, &good.meaning.dependencies) {
             self.hold(key, named.iter().map(|(_, key)| key));
             return RouteOutcome::Mismatch(mismatch);

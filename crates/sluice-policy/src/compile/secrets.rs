@@ -1,7 +1,10 @@
 //! Which credentials can be used. A target whose Secret cannot be used stays in its route and is passed over by
 //! the agents until the Secret comes: no new version is needed for that.
+//!
+//! A Secret that cannot be *read* now says nothing of the value that agents have of it, which may be the only one that
+//! works: its keys are held, and agents keep what they have. What is known to be missing or unusable is withdrawn. So is
+//! what the control plane was told not to look at, since nobody would hear of its end.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
@@ -10,6 +13,7 @@ use sluice_api::conditions::reason;
 use sluice_core::policy::{Credential, RoutePolicy, SecretKey, SecretValue};
 use sluice_proto::bounds;
 
+use super::NamespacePolicies;
 use crate::index::{Index, Key, SecretsUnreadable};
 
 /// One version of one key of a Secret.
@@ -20,11 +24,19 @@ pub struct SecretVersion {
     pub value: SecretValue,
 }
 
-/// Why a target has no credential.
+/// Why a target has no credential, or none that is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unresolved {
     pub(super) reason: &'static str,
     pub(super) message: String,
+}
+
+/// Why a key has no value.
+struct Problem {
+    reason: &'static str,
+    what: String,
+    /// Agents that have a value keep it.
+    held: bool,
 }
 
 /// A target's name and the key that it names.
@@ -49,49 +61,54 @@ pub(super) fn named_in(route: &ModelRoute) -> Vec<Named> {
     route.spec.targets.iter().filter_map(named).collect()
 }
 
-/// Looks up Secrets; what can be used goes into `found`, the rest is said.
+/// Looks up Secrets; what agents get of them goes into `out`, the rest is said.
 pub(super) fn resolve(
     index: &Index,
     namespace: &Arc<str>,
     named: &[Named],
-    found: &mut BTreeMap<SecretKey, SecretVersion>,
+    out: &mut NamespacePolicies,
 ) -> Vec<Unresolved> {
     let mut unresolved = Vec::new();
     for (target, key) in named {
-        match look_up(index, namespace, key) {
+        let Problem { reason, what, held } = match look_up(index, namespace, key) {
             Ok(version) => {
-                found.insert(key.clone(), version);
+                out.secrets.insert(key.clone(), version);
+                continue;
             }
-            Err((reason, what)) => unresolved.push(Unresolved {
-                reason,
-                message: format!("target {:?} is passed over: {what}", &**target),
-            }),
-        }
+            Err(problem) => problem,
+        };
+        let target = &**target;
+        let message = if held {
+            out.held_secrets.insert(key.clone());
+            format!("target {target:?} is passed over by agents that have no value of it yet: {what}")
+        } else {
+            format!("target {target:?} is passed over: {what}")
+        };
+        unresolved.push(Unresolved { reason, message });
     }
     unresolved
 }
 
-fn look_up(
-    index: &Index,
-    namespace: &Arc<str>,
-    key: &SecretKey,
-) -> Result<SecretVersion, (&'static str, String)> {
+fn look_up(index: &Index, namespace: &Arc<str>, key: &SecretKey) -> Result<SecretVersion, Problem> {
     let of = Key { namespace: Arc::clone(namespace), name: Arc::clone(&key.name) };
+    let not_readable = |what, held| Problem { reason: reason::SECRET_NOT_READABLE, what, held };
+    let unusable = |reason, what| Problem { reason, what, held: false };
     if let Some(why) = index.secrets_unreadable(namespace) {
-        return Err((reason::SECRET_NOT_READABLE, unreadable(&of, why)));
+        return Err(not_readable(unreadable(&of, why), why == SecretsUnreadable::Forbidden));
     }
     let Some(secret) = index.secret(&of) else {
         if let Some(why) = index.failed_secret(&of) {
-            return Err((reason::SECRET_NOT_READABLE, format!("Secret {of} can't be read yet: {why}")));
+            return Err(not_readable(format!("Secret {of} can't be read yet: {why}"), true));
         }
-        return Err((reason::SECRET_NOT_FOUND, format!("Secret {of} does not exist: create it")));
+        return Err(unusable(reason::SECRET_NOT_FOUND, format!("Secret {of} does not exist: create it")));
     };
     let Some(value) = value(secret, &key.key) else {
         let what = format!("Secret {of} has no key {:?}: add it", &*key.key);
-        return Err((reason::SECRET_KEY_NOT_FOUND, what));
+        return Err(unusable(reason::SECRET_KEY_NOT_FOUND, what));
     };
     if let Some(fault) = fault(&value) {
-        return Err((reason::SECRET_INVALID, format!("key {:?} of Secret {of} {fault}", &*key.key)));
+        let what = format!("key {:?} of Secret {of} {fault}", &*key.key);
+        return Err(unusable(reason::SECRET_INVALID, what));
     }
     let text = |text: &Option<String>| text.as_deref().unwrap_or_default().into();
     Ok(SecretVersion {
