@@ -162,7 +162,7 @@ impl EventWriter {
         let Some(due) = due else { return std::future::pending().await };
         tokio::time::sleep_until(due).await;
         if !held(&mut self.tenure.clone()).await {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 
