@@ -60,9 +60,13 @@ impl Pod {
 
     /// Waits until the file holds these bytes.
     async fn until_written(&self, part: &str) {
+        self.until_file(|path| holds(path, part)).await;
+    }
+
+    async fn until_file(&self, is: impl Fn(&Path) -> bool) {
         let path = self.mounts.path(FILE);
         let wait = async {
-            while !holds(&path, part) {
+            while !is(&path) {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
@@ -117,6 +121,37 @@ async fn a_rotated_secret_is_in_the_next_start() {
     let world = pod.start().await;
     assert_eq!(world.chat().await.status, 200);
     assert_eq!(pod.key_used(), fingerprint("Bearer sk-3"));
+}
+
+/// A control plane that has restarted can't read the Secret: what works goes on working, also after the agent's restart.
+#[tokio::test]
+async fn a_secret_that_the_control_plane_cannot_read_now_stays_in_use_and_in_the_file() {
+    let mut pod = Pod::new().await;
+    let world = pod.start().await;
+    world.until_readyz(200, "ok").await;
+    pod.until_written("sk-1").await;
+    pod.stop_plane().await;
+    // One more route, which tells that what it sends has come.
+    let first = manifests(&pod.primary.openai_url(), "unread");
+    let (route, _) = first.split_once("---").unwrap();
+    let second = route.replace("name: chat", "name: second");
+    let plane = Plane::start_at(pod.address, &pod.certificates, "one", Settings::default()).await;
+    plane.apply_unread(&format!("{second}---{first}"), "provider");
+    pod.until_written("second").await;
+    assert!(holds(&pod.mounts.path(FILE), "sk-1"));
+    assert_eq!(world.chat().await.status, 200);
+    assert_eq!(pod.key_used(), fingerprint("Bearer sk-1"));
+    world.kill();
+    plane.until_left().await;
+
+    let world = pod.start().await;
+    plane.until_in_sync("second").await;
+    assert_eq!(world.chat().await.status, 200);
+    assert_eq!(pod.key_used(), fingerprint("Bearer sk-1"));
+    // It turns out to be gone.
+    plane.apply(&format!("{second}---{route}"));
+    pod.until_file(|path| !holds(path, "sk-1")).await;
+    assert_eq!(world.chat().await.status, 503);
 }
 
 #[tokio::test]

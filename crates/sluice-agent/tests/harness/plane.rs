@@ -8,15 +8,17 @@ use sluice_agent::ControlPlane;
 use sluice_policy::compile::Scope;
 use sluice_policy::files::{Memory, SourceFile};
 use sluice_policy::fleet::Fleet;
+use sluice_policy::index::Key;
 use sluice_policy::publish::Publisher;
 use sluice_policy::random::Random;
 use sluice_policy::service::{Authenticate, Discovery, Identity, Settings};
 use sluice_policy::{Index, compile};
 use sluice_proto::apply::RouteName;
-use sluice_proto::report::Hello;
+use sluice_proto::report::{Hello, TargetTransition};
 use sluice_testkit::tls::TestCertificates;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
@@ -31,6 +33,8 @@ pub struct Plane {
     pub address: SocketAddr,
     pub fleet: Arc<Fleet>,
     pub tokens: Arc<Tokens>,
+    /// What breakers did, as agents tell.
+    pub transitions: mpsc::Receiver<TargetTransition>,
     publisher: Arc<Publisher>,
     resources: Mutex<(Memory, Index)>,
     stop: CancellationToken,
@@ -76,7 +80,7 @@ impl Plane {
     ) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (fleet, _) = Fleet::new();
+        let (fleet, transitions) = Fleet::new();
         let (fleet, publisher) = (Arc::new(fleet), Arc::new(Publisher::new()));
         let tokens = Arc::new(Tokens { good: format!("Bearer {token}"), seen: Mutex::default() });
         let stop = CancellationToken::new();
@@ -90,16 +94,31 @@ impl Plane {
             .add_service(service.into_server())
             .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop.clone().cancelled_owned());
         let serving = tokio::spawn(async move { server.await.unwrap() });
-        Self { address, fleet, tokens, publisher, resources: Mutex::default(), stop, serving }
+        let resources = Mutex::default();
+        Self { address, fleet, tokens, transitions, publisher, resources, stop, serving }
     }
 
     /// The manifests as they are now.
     pub fn apply(&self, manifests: &str) {
+        self.publish(manifests, |_| {});
+    }
+
+    /// The same, with a Secret that is there and can't be read.
+    pub fn apply_unread(&self, manifests: &str, secret: &str) {
+        let key = Key::new("default", secret);
+        self.publish(manifests, |index| {
+            index.delete_secret(&key);
+            index.fail_secret(&key, "no answer within 2 s");
+        });
+    }
+
+    fn publish(&self, manifests: &str, then: impl FnOnce(&mut Index)) {
         let (memory, index) = &mut *self.resources.lock();
         let file = SourceFile { name: "test.yaml".to_owned(), text: Ok(manifests.to_owned()) };
         let changes = memory.take(&[file], 1_800_000_000_000);
         assert!(changes.problems.is_empty(), "{:?}", changes.problems);
         changes.apply_to(index, 1_800_000_000_000);
+        then(index);
         assert_eq!(self.publisher.publish(Arc::new(compile(index))), []);
     }
 
@@ -108,6 +127,16 @@ impl Plane {
         let name = RouteName { namespace: "default".into(), name: route.into() };
         let wait = async {
             while self.fleet.facts(&name).in_sync != 1 {
+                tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, wait).await.unwrap();
+    }
+
+    /// Waits until no agent is connected.
+    pub async fn until_left(&self) {
+        let wait = async {
+            while self.fleet.connected() > 0 {
                 tokio::time::sleep(std::time::Duration::from_millis(2)).await;
             }
         };
