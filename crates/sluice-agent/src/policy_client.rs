@@ -9,6 +9,10 @@
 //!   authorities of a younger ConfigMap) ends every pause.
 //! - An agent without policies keeps its application waiting, so it asks at least every four seconds.
 //! - The log tells of a reason once, and of its end.
+//! - Nothing is reported before the stream's first snapshot: the control plane takes reports of targets that it has
+//!   given to the agent on this stream, and of no others. What happens meanwhile waits.
+
+mod untold;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +21,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use sluice_proto::apply::Applied;
 use sluice_proto::feature::SUPPORTED;
-use sluice_proto::report::{Hello, Report, TargetTransition};
+use sluice_proto::report::{Hello, Report};
 use sluice_proto::v1::policy_discovery_client::PolicyDiscoveryClient;
 use sluice_proto::v1::{AgentMessage, ControllerMessage, agent_message, controller_message};
 use sluice_proto::{MAX_MESSAGE_BYTES, reconnect};
@@ -27,6 +31,7 @@ use tonic::{Code, Status};
 use crate::agent::Shared;
 use crate::control_plane::{ControlPlane, Unreachable};
 use crate::report::Told;
+use untold::Untold;
 
 /// From the hello to the head of the answer, a review of the token included.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
@@ -69,12 +74,13 @@ enum NoStream {
 /// Follows the control plane until the agent drains.
 pub(crate) async fn follow(shared: Arc<Shared>, control_plane: ControlPlane, mut applied: Applied) {
     let mut failures = 0_u32;
+    let mut untold = Untold::new(shared.store.transitions());
     while !shared.drain.stopping() {
         let files = control_plane.files().await;
         let started = shared.clock.now();
         let ended = tokio::select! {
             () = shared.drain.stopped() => return,
-            ended = stream(&shared, &control_plane, &mut applied) => ended,
+            ended = stream(&shared, &control_plane, &mut applied, &mut untold) => ended,
         };
         let lasted =
             matches!(ended, NoStream::Ended(_)) && shared.clock.now().saturating_sub(started) >= LASTED;
@@ -89,12 +95,18 @@ pub(crate) async fn follow(shared: Arc<Shared>, control_plane: ControlPlane, mut
             () = shared.drain.stopped() => return,
             () = tokio::time::sleep(reconnect::pause(counted, shared.random.draw())) => {}
             () = control_plane.changed(&files) => failures = 0,
+            () = untold.wait(false) => {}
         }
     }
 }
 
 /// One stream, from hello to its end.
-async fn stream(shared: &Arc<Shared>, control_plane: &ControlPlane, applied: &mut Applied) -> NoStream {
+async fn stream(
+    shared: &Arc<Shared>,
+    control_plane: &ControlPlane,
+    applied: &mut Applied,
+    untold: &mut Untold,
+) -> NoStream {
     let begun = begin(shared, control_plane, applied).await;
     let (mut incoming, outgoing) = match begun {
         Ok(begun) => begun,
@@ -105,7 +117,7 @@ async fn stream(shared: &Arc<Shared>, control_plane: &ControlPlane, applied: &mu
         Standing::Connected => tracing::debug!("the policy stream goes on"),
         Standing::Unasked | Standing::Away(_) => tracing::info!("connected to the control plane"),
     }
-    match relay(shared, applied, &mut incoming, &outgoing).await {
+    match relay(shared, applied, untold, &mut incoming, &outgoing).await {
         Ok(()) => NoStream::Ended(Status::unavailable("it is over")),
         Err(status) => NoStream::Ended(status),
     }
@@ -150,29 +162,30 @@ fn is_refusal(status: &Status) -> bool {
 async fn relay(
     shared: &Arc<Shared>,
     applied: &mut Applied,
+    untold: &mut Untold,
     incoming: &mut Incoming,
     outgoing: &mpsc::Sender<AgentMessage>,
 ) -> Result<(), Status> {
-    let mut transitions = shared.store.transitions();
+    untold.repeat(shared.clock.now());
     let mut told = Told::default();
+    // Whether the control plane knows which targets this agent has.
+    let mut given = false;
     let mut reports = tokio::time::interval(REPORT_INTERVAL);
     reports.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
         tokio::select! {
             message = incoming.message() => match message? {
-                Some(message) => take(shared, applied, message, outgoing).await?,
+                Some(message) => {
+                    given |= matches!(message.message, Some(controller_message::Message::Snapshot(_)));
+                    take(shared, applied, message, outgoing).await?;
+                }
                 None => return Ok(()),
             },
-            event = transitions.recv() => {
-                // A lagging receiver has missed some; the states come with the next aggregate.
-                let Ok(event) = event else { continue };
-                if event.made_here {
-                    let transition = TargetTransition { target: event.target, transition: event.transition };
-                    let report = Report { transitions: vec![transition], ..Report::default() };
-                    send(outgoing, agent_message::Message::Report(report.encode())).await?;
-                }
+            () = untold.wait(given) => {
+                let report = Report { transitions: untold.take(shared.clock.now()), ..Report::default() };
+                send(outgoing, agent_message::Message::Report(report.encode())).await?;
             },
-            _ = reports.tick() => {
+            _ = reports.tick(), if given => {
                 // Most agents are idle at most of their targets: a fleet that says so every second is a load of its own.
                 let Some(report) = told.news(crate::report::aggregate(shared)) else { continue };
                 send(outgoing, agent_message::Message::Report(report.encode())).await?;

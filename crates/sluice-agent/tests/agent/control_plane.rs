@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sluice_core::admission::BreakerState;
 use sluice_policy::service::Settings;
 use sluice_testkit::tls::TestCertificates;
 
@@ -147,4 +148,29 @@ async fn recycled_streams_are_no_outage() {
     };
     tokio::time::timeout(PATIENCE, wait).await.unwrap();
     assert_eq!(world.chat().await.status, 200);
+}
+
+/// Of a transition one agent hears: one that it makes while it has no stream is told on the next.
+#[tokio::test]
+async fn what_breakers_do_while_the_control_plane_is_away_is_told_when_it_is_back() {
+    let (_mounts, certificates, plane, world, primary) = world().await;
+    let address = plane.address;
+    plane.stop().await;
+    primary.set(sluice_provider::Scenario::from_yaml("default: {status: 500}").unwrap());
+    while world.state().await.routes[0].targets[0].breaker.state != "open" {
+        world.chat().await;
+    }
+    // It is back, and has nothing to say yet: what it is told of then it could not place.
+    let mut plane = Plane::start_at(address, &certificates, "one", Settings::default()).await;
+    world.until("connected", |state| state.control_plane.connected).await;
+    plane.apply(&manifests(&primary.openai_url(), "sk-1"));
+    let told = tokio::time::timeout(PATIENCE, plane.transitions.recv()).await.unwrap().unwrap();
+    assert_eq!((told.transition.from, told.transition.to), (BreakerState::Closed, BreakerState::Open));
+    // The aggregates come too, though nothing has changed since.
+    let wait = async {
+        while plane.fleet.breakers().is_empty() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.unwrap();
 }
