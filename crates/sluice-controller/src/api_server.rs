@@ -69,6 +69,8 @@ pub(crate) enum Fault {
     Vanishes,
     /// Lists are answered with 500 after their first page.
     SecondPageFails,
+    /// Single objects can't be read: that is answered with 500.
+    ReadsFail,
 }
 
 /// `/api/v1` or `/apis/group/version`, a plural, a namespace or nothing, a name.
@@ -223,11 +225,11 @@ impl Shared {
         }
         let mut released = self.released.subscribe();
         loop {
-            let Some(fault) = self.store.lock().meet(&name.collection, &parts.method, &query) else { break };
+            let Some(fault) = self.store.lock().meet(&name, &parts.method, &query) else { break };
             match fault {
                 Fault::Waits => released.changed().await.unwrap(),
                 Fault::Vanishes => std::future::pending().await,
-                Fault::Fails | Fault::SecondPageFails => {
+                Fault::Fails | Fault::SecondPageFails | Fault::ReadsFail => {
                     return status(StatusCode::INTERNAL_SERVER_ERROR, "InternalError");
                 }
             }
@@ -285,10 +287,11 @@ impl Store {
     }
 
     /// The fault that a request meets.
-    fn meet(&mut self, collection: &str, method: &Method, query: &str) -> Option<Fault> {
-        let fault = *self.faults.get(collection)?;
+    fn meet(&mut self, name: &Path, method: &Method, query: &str) -> Option<Fault> {
+        let fault = *self.faults.get(&name.collection)?;
         let meets = match fault {
             Fault::SecondPageFails => *method == Method::GET && parameter(query, "continue").is_some(),
+            Fault::ReadsFail => *method == Method::GET && !name.name.is_empty(),
             Fault::Waits | Fault::Fails | Fault::Vanishes => *method != Method::GET,
         };
         self.faults_met += usize::from(meets);

@@ -3,6 +3,7 @@
 mod fleet;
 mod ha;
 mod robustness;
+mod secrets;
 
 use std::net::SocketAddr;
 

@@ -1,11 +1,12 @@
 //! Replicas without TLS, agents that connect to them, and what is written of it.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use sluice_core::target_id::TargetId;
-use sluice_proto::apply::Applied;
+use sluice_proto::apply::{Applied, PolicySet};
 use sluice_proto::report::{Hello, Report};
 use sluice_proto::v1;
 use sluice_proto::v1::agent_message::Message as FromAgent;
@@ -14,7 +15,7 @@ use sluice_proto::v1::policy_discovery_client::PolicyDiscoveryClient;
 use sluice_state::RedisConfig;
 use sluice_telemetry::Signals;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::Controller;
@@ -25,6 +26,7 @@ pub(super) const ROUTES: &str = "apis/sluice.dev/v1alpha1/modelroutes";
 pub(super) const POLICIES: &str = "apis/sluice.dev/v1alpha1/reliabilitypolicies";
 pub(super) const EVENTS: &str = "apis/events.k8s.io/v1/events";
 pub(super) const LEASES: &str = "apis/coordination.k8s.io/v1/leases";
+pub(super) const SECRETS: &str = "api/v1/secrets";
 const SLICES: &str = "apis/discovery.k8s.io/v1/endpointslices";
 const ACCOUNT: &str = "system:serviceaccount:sluice-system:sluice-controller";
 /// Far beyond what anything here takes.
@@ -154,14 +156,20 @@ pub(super) fn target(route: &str) -> TargetId {
     TargetId::of("team", &format!("{route}/primary"), "https://primary.example/v1", "")
 }
 
-/// One that answers everything that it gets, until it is dropped.
+/// One that uses and answers everything that it gets, until it is dropped.
 pub(super) struct Agent {
     reports: mpsc::Sender<v1::AgentMessage>,
-    task: tokio::task::JoinHandle<()>,
+    uses: watch::Receiver<Arc<PolicySet>>,
+    task: tokio::task::JoinHandle<Applied>,
 }
 
 impl Agent {
     pub(super) async fn connect(at: SocketAddr, pod: &str) -> Self {
+        Self::connect_with(at, pod, Applied::new()).await
+    }
+
+    /// One that has something already.
+    pub(super) async fn connect_with(at: SocketAddr, pod: &str, mut applied: Applied) -> Self {
         let hello = Hello {
             agent_id: pod.into(),
             namespace: "team".into(),
@@ -178,19 +186,36 @@ impl Agent {
         request.metadata_mut().insert("authorization", format!("Bearer pod-{pod}").parse().unwrap());
         let mut from = client.stream(request).await.unwrap().into_inner();
         let reports = to.clone();
+        let (using, uses) = watch::channel(applied.current());
         let task = tokio::spawn(async move {
-            let mut applied = Applied::new();
             while let Ok(Some(message)) = from.message().await {
-                if let Some(ToAgent::Snapshot(snapshot)) = message.message {
-                    let (_, ack) = applied.apply(snapshot);
-                    let message = v1::AgentMessage { message: Some(FromAgent::Ack(ack.encode())) };
-                    if to.send(message).await.is_err() {
-                        return;
+                match message.message {
+                    Some(ToAgent::Snapshot(snapshot)) => {
+                        let (_, ack) = applied.apply(snapshot);
+                        let message = v1::AgentMessage { message: Some(FromAgent::Ack(ack.encode())) };
+                        if to.send(message).await.is_err() {
+                            break;
+                        }
                     }
+                    Some(ToAgent::Secrets(secrets)) => drop(applied.rotate(secrets)),
+                    Some(ToAgent::Agents(_)) | None => {}
                 }
+                using.send_replace(applied.current());
             }
+            applied
         });
-        Self { reports, task }
+        Self { reports, uses, task }
+    }
+
+    /// What it uses when that is as it should be.
+    pub(super) async fn until(&mut self, what: &str, is: impl FnMut(&Arc<PolicySet>) -> bool) {
+        let reached = tokio::time::timeout(BOUND, self.uses.wait_for(is)).await;
+        assert!(reached.is_ok_and(|reached| reached.is_ok()), "waited in vain: {what}");
+    }
+
+    /// What it has when its stream has ended.
+    pub(super) async fn ended(mut self) -> Applied {
+        tokio::time::timeout(BOUND, &mut self.task).await.expect("its stream does not end").unwrap()
     }
 
     pub(super) async fn report(&self, report: Report) {
