@@ -7,6 +7,10 @@
 //! Mechanics: one task accepts; each handshake has a task of its own, its deadline, and one of so many places. A
 //! connection holds a place of its own until it is closed. Where no place is free, the next client waits in the
 //! listener's backlog.
+//!
+//! Everyone can connect, and whoever does not show a credential could hold every place: see [`guests`].
+
+mod guests;
 
 use std::io;
 use std::pin::Pin;
@@ -21,6 +25,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use sluice_policy::callers::Caller;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -28,11 +33,13 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::server::{Connected, TcpConnectInfo};
+use tonic::transport::server::Connected;
+
+use guests::{Guests, Stay};
 
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
-/// Handshakes at once.
-const HANDSHAKES: usize = 256;
+/// Handshakes at once: many times the guests of one address, which would otherwise be enough to keep all others waiting.
+const HANDSHAKES: usize = 1_024;
 /// A system without a free descriptor is asked again after this.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
@@ -87,11 +94,19 @@ pub(crate) struct Bounds {
     pub(crate) handshake_within: Duration,
     /// Handshakes at once.
     pub(crate) handshakes: usize,
+    /// `None`: clients are not asked who they are.
+    pub(crate) guests: Option<Guests>,
 }
 
 impl Bounds {
     pub(crate) fn new(tls: Option<Arc<rustls::ServerConfig>>, connections: usize) -> Self {
-        Self { tls, connections, handshake_within: HANDSHAKE_WITHIN, handshakes: HANDSHAKES }
+        let (handshake_within, handshakes) = (HANDSHAKE_WITHIN, HANDSHAKES);
+        Self { tls, connections, handshake_within, handshakes, guests: None }
+    }
+
+    /// For clients that authenticate their streams.
+    pub(crate) fn with_guests(self) -> Self {
+        Self { guests: Some(Guests::default()), ..self }
     }
 }
 
@@ -115,7 +130,7 @@ pub(crate) fn accept(
 
 /// Ends only when it is dropped; handshakes on their way are bounded by their deadline.
 async fn run(listener: TcpListener, bounds: Bounds, ready: mpsc::Sender<io::Result<Connection>>) {
-    let acceptor = bounds.tls.map(TlsAcceptor::from);
+    let (acceptor, guests) = (bounds.tls.map(TlsAcceptor::from), bounds.guests);
     let places = Arc::new(Semaphore::new(bounds.connections));
     let handshakes = Arc::new(Semaphore::new(bounds.handshakes));
     loop {
@@ -123,33 +138,52 @@ async fn run(listener: TcpListener, bounds: Bounds, ready: mpsc::Sender<io::Resu
             (places.clone().acquire_owned().await, handshakes.clone().acquire_owned().await);
         // Neither is ever closed.
         let (Ok(place), Ok(handshake)) = (place, handshake) else { return };
-        let socket = match listener.accept().await {
-            Ok((socket, _)) => socket,
+        let (socket, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(ACCEPT_AGAIN).await;
                 continue;
             }
         };
+        let caller = Caller::new(Some(peer));
+        let stay = match guests.as_ref().map(|guests| guests.take_in(caller.clone())) {
+            Some(None) => {
+                tracing::debug!(%peer, "a connection is closed: too many of its address show no credential");
+                continue;
+            }
+            stay => stay.flatten(),
+        };
         let (acceptor, ready, within) = (acceptor.clone(), ready.clone(), bounds.handshake_within);
         tokio::spawn(async move {
-            let peer = socket.peer_addr().ok();
-            match tokio::time::timeout(within, Connection::open(socket, acceptor, place)).await {
+            match tokio::time::timeout(within, open(socket, acceptor)).await {
                 // Nobody takes it any more: it is closed.
-                Ok(Ok(connection)) => drop(ready.send(Ok(connection)).await),
+                Ok(Ok(stream)) => {
+                    let connection = Connection { stream, caller, stay, _place: place };
+                    drop(ready.send(Ok(connection)).await);
+                }
                 // A client that does not trust us says so on its side.
-                Ok(Err(error)) => tracing::debug!(?peer, %error, "a TLS handshake failed"),
-                Err(_) => tracing::debug!(?peer, "a TLS handshake took too long"),
+                Ok(Err(error)) => tracing::debug!(%peer, %error, "a TLS handshake failed"),
+                Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
             }
             drop(handshake);
         });
     }
 }
 
+async fn open(socket: TcpStream, acceptor: Option<TlsAcceptor>) -> io::Result<Stream> {
+    socket.set_nodelay(true)?;
+    Ok(match acceptor {
+        Some(acceptor) => Stream::Tls(Box::new(acceptor.accept(socket).await?)),
+        None => Stream::Plain(socket),
+    })
+}
+
 /// One that is ready to be served.
 pub(crate) struct Connection {
     stream: Stream,
-    info: TcpConnectInfo,
+    caller: Caller,
+    stay: Option<Stay>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -158,27 +192,11 @@ enum Stream {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl Connection {
-    async fn open(
-        socket: TcpStream,
-        acceptor: Option<TlsAcceptor>,
-        place: OwnedSemaphorePermit,
-    ) -> io::Result<Self> {
-        socket.set_nodelay(true)?;
-        let info = socket.connect_info();
-        let stream = match acceptor {
-            Some(acceptor) => Stream::Tls(Box::new(acceptor.accept(socket).await?)),
-            None => Stream::Plain(socket),
-        };
-        Ok(Self { stream, info, _place: place })
-    }
-}
-
 impl Connected for Connection {
-    type ConnectInfo = TcpConnectInfo;
+    type ConnectInfo = Caller;
 
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.info.clone()
+    fn connect_info(&self) -> Caller {
+        self.caller.clone()
     }
 }
 
@@ -188,6 +206,10 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        // A server always reads: of HTTP/2 even while nothing is asked.
+        if self.stay.as_mut().is_some_and(|stay| stay.poll(context).is_ready()) {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "no stream was authenticated")));
+        }
         match &mut self.stream {
             Stream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
             Stream::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
@@ -229,6 +251,7 @@ pub(crate) mod tests {
     use rustls::pki_types::ServerName;
     use rustls::{ClientConfig, RootCertStore};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpSocket;
     use tokio_rustls::TlsConnector;
     use tokio_stream::StreamExt as _;
 
@@ -342,6 +365,57 @@ pub(crate) mod tests {
         assert_eq!(silent.read(&mut [0]).await.unwrap(), 0, "closed");
     }
 
+    async fn connect_from(from: &str, to: SocketAddr) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::new(from.parse().unwrap(), 0)).unwrap();
+        socket.connect(to).await.unwrap()
+    }
+
+    async fn is_closed(client: &mut TcpStream) -> bool {
+        matches!(client.read(&mut [0]).await, Ok(0) | Err(_))
+    }
+
+    /// What a server does with a connection: it reads, until that ends.
+    fn serve(mut connection: Connection) {
+        tokio::spawn(async move { while connection.read(&mut [0]).await.is_ok_and(|read| read > 0) {} });
+    }
+
+    #[tokio::test]
+    async fn who_shows_no_credential_is_in_the_way_of_its_own_address_alone() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let guests = Guests::new(2, Duration::from_mins(10));
+        let bounds = Bounds { guests: Some(guests), ..Bounds::new(None, 10) };
+        let mut connections = accept(listener, bounds, CancellationToken::new());
+        let mut next = async || connections.next().await.unwrap().unwrap();
+        let (mut one, first) = (connect_from("127.0.0.9", address).await, next().await);
+        let (_two, second) = (connect_from("127.0.0.9", address).await, next().await);
+        assert!(is_closed(&mut connect_from("127.0.0.9", address).await).await, "one too many");
+        let (_other, other) = (connect_from("127.0.0.8", address).await, next().await);
+        serve(other);
+        // One of them is known: it is a guest no longer, however many of its address are.
+        let streams = [first.connect_info().serve(), first.connect_info().serve()];
+        let caller = first.connect_info();
+        serve(first);
+        serve(second);
+        let third = loop {
+            let mut third = connect_from("127.0.0.9", address).await;
+            tokio::select! {
+                connection = next() => {
+                    serve(connection);
+                    break third;
+                }
+                closed = is_closed(&mut third) => assert!(closed),
+            }
+        };
+        // When its streams have ended it is a guest again, and there is no place.
+        let mut served = caller.served();
+        drop(streams);
+        served.wait_for(|streams| *streams == 0).await.unwrap();
+        assert!(is_closed(&mut one).await);
+        drop(third);
+    }
+
     #[tokio::test]
     async fn a_connection_holds_its_place_until_it_is_closed_and_stop_closes_the_listener() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -351,7 +425,7 @@ pub(crate) mod tests {
         let (_one, _two) =
             (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
         let first = connections.next().await.unwrap().unwrap();
-        assert_eq!(first.connect_info().local_addr(), Some(address));
+        assert!(first.connect_info().address().unwrap().ip().is_loopback());
         let second = tokio::time::timeout(Duration::from_millis(50), connections.next()).await;
         assert!(second.is_err(), "there is one place");
         drop(first);

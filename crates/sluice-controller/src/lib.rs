@@ -183,7 +183,8 @@ impl Controller {
         let bounds = Bounds::new(
             if config.insecure { None } else { Some(connections::tls(shown, "h2")?) },
             AGENT_CONNECTIONS,
-        );
+        )
+        .with_guests();
         let replicas = writers::replica_service(&parts, &tasks, config, &fleet, &log);
         parts.serve_policies(&mut tasks, listeners.policies, bounds, (publisher, fleet.clone()), replicas)?;
         let admin = Admin {

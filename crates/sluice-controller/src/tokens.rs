@@ -2,10 +2,13 @@
 //!
 //! Mechanics: the token is a projected ServiceAccount token of audience `sluice`, so no other service can use what it
 //! hears and no other service's token is good here. The review names the pod that it was made for; the pod's labels,
-//! which decide what the agent gets, come from the API, never from the agent. A stream lives no longer than its token.
+//! which decide what the agent gets, come from the API, never from the agent, and are followed for as long as the stream
+//! lives, which is no longer than its token.
 //!
-//! A review is remembered for a minute, by the token's hash, and only so many go on at once: a fleet that reconnects
-//! all at the same time is told to come back rather than passed on to the API server.
+//! A review is remembered for a minute, by the token's hash, and only so many go on at once: the others stand in line, in
+//! the order in which they came, so that nobody who asks often is asked for more often. Whose turn does not come in time
+//! is told to come back rather than passed on to the API server. How many of one address stand there is for the service
+//! to say.
 //!
 //! What a caller without a good token learns is that it has none.
 //!
@@ -49,6 +52,7 @@ const REMEMBERED: usize = 10_000;
 const AT_ONCE: usize = 16;
 /// Reviews of replicas at once: many agents do not keep them out.
 const PEERS_AT_ONCE: usize = 4;
+/// Of the wait for one's turn, and then of the review.
 const REVIEW_WITHIN: Duration = Duration::from_secs(5);
 /// Longest token that is looked at.
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
@@ -70,15 +74,15 @@ struct Holder {
 struct Reviews {
     client: Client,
     audience: &'static str,
-    places: Semaphore,
+    turns: Semaphore,
 }
 
 impl Reviews {
     async fn review(&self, token: &str) -> Result<TokenReviewStatus, Status> {
-        let _place = self
-            .places
-            .try_acquire()
-            .map_err(|_| Status::unavailable("many connect at once: come back in a moment"))?;
+        let many = |_| Status::unavailable("many connect at once: come back in a moment");
+        let turn = tokio::time::timeout(REVIEW_WITHIN, self.turns.acquire()).await.map_err(many)?;
+        // It is never closed.
+        let _turn = turn.map_err(|error| Status::internal(error.to_string()))?;
         let spec = TokenReviewSpec {
             audiences: Some(vec![self.audience.to_owned()]),
             token: Some(token.to_owned()),
@@ -107,7 +111,7 @@ pub(crate) struct Tokens {
 
 impl Tokens {
     pub(crate) fn new(client: Client, pods: Arc<Pods>) -> Self {
-        let reviews = Reviews { client: client.clone(), audience: AUDIENCE, places: Semaphore::new(AT_ONCE) };
+        let reviews = Reviews { client: client.clone(), audience: AUDIENCE, turns: Semaphore::new(AT_ONCE) };
         Self { client, pods, reviews, remembered: Mutex::default() }
     }
 
@@ -175,8 +179,8 @@ pub(crate) struct PeerTokens {
 
 impl PeerTokens {
     pub(crate) fn new(client: Client, own: PathBuf) -> Self {
-        let places = Semaphore::new(PEERS_AT_ONCE);
-        Self { reviews: Reviews { client, audience: PEER_AUDIENCE, places }, own }
+        let turns = Semaphore::new(PEERS_AT_ONCE);
+        Self { reviews: Reviews { client, audience: PEER_AUDIENCE, turns }, own }
     }
 }
 

@@ -5,6 +5,7 @@
 //! transition in exactly one call, but an agent that lost its stream may repeat its last report, and
 //! agents on their own state may report epochs that others reported too.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,6 +20,7 @@ use sluice_proto::report::{Ack, BreakerSeen, Report, StoreHealth, TargetAggregat
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::index::Key;
 use crate::metrics::StreamCounts;
 use crate::publish::{Newest, Published};
 use crate::said::{Said, breaker_status};
@@ -34,6 +36,12 @@ pub struct AgentName {
     pub namespace: Arc<str>,
     pub pod: Arc<str>,
     pub agent_id: Arc<str>,
+}
+
+impl AgentName {
+    fn pod(&self) -> Key {
+        Key { namespace: Arc::clone(&self.namespace), name: Arc::clone(&self.pod) }
+    }
 }
 
 /// Names a stream within this process.
@@ -74,6 +82,8 @@ pub struct Fleet {
 #[derive(Debug, Default)]
 struct Inner {
     streams: BTreeMap<StreamId, Stream>,
+    /// From the oldest to the youngest.
+    by_pod: BTreeMap<Key, BTreeSet<StreamId>>,
     next: u64,
     told: BTreeSet<(TargetId, u64)>,
     told_in_order: VecDeque<(TargetId, u64)>,
@@ -110,13 +120,25 @@ impl Fleet {
         (Self { inner: Mutex::default(), counts: StreamCounts::default(), transitions }, receiver)
     }
 
-    /// Takes up a stream. An older stream of the same agent is ended: it is one whose end was not heard of.
-    pub(crate) fn join(&self, agent: AgentName, newest: Newest, end: CancellationToken) -> StreamId {
+    /// Takes up a stream. An older stream of the same agent is ended: it is one whose end was not heard of. So is the
+    /// oldest of a pod that has more than `most`.
+    pub(crate) fn join(
+        &self,
+        agent: AgentName,
+        newest: Newest,
+        end: CancellationToken,
+        most: usize,
+    ) -> StreamId {
         let mut inner = self.lock();
-        for stream in inner.streams.values().filter(|stream| stream.agent == agent) {
-            stream.end.cancel();
+        let pod = agent.pod();
+        let of_pod: Vec<StreamId> = inner.by_pod.get(&pod).into_iter().flatten().copied().collect();
+        let (same, others): (Vec<_>, Vec<_>) = of_pod
+            .into_iter()
+            .partition(|id| inner.streams.get(id).is_some_and(|stream| stream.agent == agent));
+        let too_many = (others.len() + 1).saturating_sub(most);
+        for id in same.iter().chain(&others[..too_many]) {
+            inner.end(*id);
         }
-        inner.streams.retain(|_, stream| stream.agent != agent);
         inner.next += 1;
         inner.breakers_changed += 1;
         let id = StreamId(inner.next);
@@ -124,12 +146,13 @@ impl Fleet {
         inner
             .streams
             .insert(id, Stream { agent, newest, sent, answered, targets: BTreeMap::new(), store, end });
+        inner.by_pod.entry(pod).or_default().insert(id);
         id
     }
 
     pub(crate) fn leave(&self, id: StreamId) {
         let mut inner = self.lock();
-        inner.streams.remove(&id);
+        inner.forget(id);
         inner.breakers_changed += 1;
     }
 
@@ -407,6 +430,24 @@ impl Stream {
 }
 
 impl Inner {
+    /// Lets a stream know that it is to end.
+    fn end(&mut self, id: StreamId) {
+        if let Some(stream) = self.forget(id) {
+            stream.end.cancel();
+        }
+    }
+
+    fn forget(&mut self, id: StreamId) -> Option<Stream> {
+        let stream = self.streams.remove(&id)?;
+        if let Entry::Occupied(mut of_pod) = self.by_pod.entry(stream.agent.pod()) {
+            of_pod.get_mut().remove(&id);
+            if of_pod.get().is_empty() {
+                of_pod.remove();
+            }
+        }
+        Some(stream)
+    }
+
     fn tell(&mut self, transition: TargetTransition, to: &mpsc::Sender<TargetTransition>) {
         let name = (transition.target.clone(), transition.transition.epoch);
         if !self.told.insert(name.clone()) {

@@ -15,6 +15,7 @@
 //! | [`index`] | keeps the newest and the last good version of every object |
 //! | [`compile`] | merges policies into routes: pure, deterministic |
 //! | [`publish`] | per scope the newest snapshot, by content hash |
+//! | [`callers`] | who calls, before it is known who that is |
 //! | [`service`] | the gRPC service: hello, snapshots, answers, reports |
 //! | [`fleet`] | what the connected agents said |
 //! | [`said`], [`replicas`] | what the agents of all replicas said, added up |
@@ -25,6 +26,7 @@
 //! | [`files`] | a directory of manifests as the source |
 //! | [`random`] | the one source of random numbers, seeded and logged |
 
+pub mod callers;
 mod clock;
 pub mod compile;
 pub mod conditions;

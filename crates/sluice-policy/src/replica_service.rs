@@ -9,7 +9,8 @@
 //! Edge rules
 //! - A stream ends with OK when the replica does: its agents are gone. It is recycled with UNAVAILABLE, since whoever
 //!   asks was recognised by a credential that ends.
-//! - Only so many are told at once: the one that writes, and the one before that has not noticed.
+//! - Only so many are told at once: the one that writes, and the one before that has not noticed. Callers of whom it is
+//!   not known yet that they are replicas are few as well, and fewer of one address.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
+use crate::callers::{Caller, Places, Served};
 use crate::clock;
 use crate::fleet::Fleet;
 use crate::said::{Said, parts};
@@ -34,6 +36,9 @@ const EVERY: Duration = Duration::from_secs(1);
 const LIFE: Duration = Duration::from_mins(10);
 /// Who is told at once.
 const WATCHERS: usize = 8;
+/// Who is not recognised yet, and of those of one address.
+const WAITING: usize = 256;
+const WAITING_PER_ADDRESS: usize = 4;
 /// Largest message that is sent: a thousand entries at their bounds are well below.
 pub const MAX_REPLICA_MESSAGE_BYTES: usize = 8 * 1024 * 1024;
 const MAX_REQUEST_BYTES: usize = 64 * 1024;
@@ -51,6 +56,7 @@ pub struct ReplicaService<R> {
     fleet: Arc<Fleet>,
     log: Arc<TransitionLog>,
     recognise: R,
+    door: Arc<Places>,
     places: Arc<Semaphore>,
     stop: CancellationToken,
 }
@@ -58,7 +64,8 @@ pub struct ReplicaService<R> {
 impl<R: RecogniseReplica> ReplicaService<R> {
     #[must_use]
     pub fn new(fleet: Arc<Fleet>, log: Arc<TransitionLog>, recognise: R, stop: CancellationToken) -> Self {
-        Self { fleet, log, recognise, places: Arc::new(Semaphore::new(WATCHERS)), stop }
+        let door = Arc::new(Places::new(WAITING, WAITING_PER_ADDRESS));
+        Self { fleet, log, recognise, door, places: Arc::new(Semaphore::new(WATCHERS)), stop }
     }
 
     /// The service as a server takes it, with its bounds.
@@ -77,7 +84,11 @@ impl<R: RecogniseReplica> ReplicaSync for ReplicaService<R> {
     type WatchStream = ReceiverStream<Result<v1::ReplicaSaid, Status>>;
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let caller = Caller::of(&request);
+        let waiting = self.door.take(caller.address());
+        let waiting = waiting.ok_or_else(|| Status::resource_exhausted("too many at the door: come back"))?;
         self.recognise.recognise(request.metadata()).await?;
+        drop(waiting);
         let place = Arc::clone(&self.places)
             .try_acquire_owned()
             .map_err(|_| Status::resource_exhausted("too many replicas ask already: come back later"))?;
@@ -89,7 +100,7 @@ impl<R: RecogniseReplica> ReplicaSync for ReplicaService<R> {
             log: Arc::clone(&self.log),
             told: Said::default(),
             place: Place::default(),
-            _place: place,
+            _held: (place, caller.serve()),
         };
         tokio::spawn(teller.run(outbound, self.stop.child_token()));
         Ok(Response::new(ReceiverStream::new(messages)))
@@ -103,7 +114,8 @@ struct Teller {
     /// What the other one knows.
     told: Said,
     place: Place,
-    _place: OwnedSemaphorePermit,
+    /// Its place among the watchers, and its connection.
+    _held: (OwnedSemaphorePermit, Served),
 }
 
 /// Nobody listens any more.

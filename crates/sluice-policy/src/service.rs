@@ -5,9 +5,11 @@
 //!
 //! Edge rules
 //! - The first message must be a hello, within ten seconds; a second one ends the stream.
+//! - A stream takes a place among those of agents once it is authenticated. Before that it has one at the door, of which
+//!   there are few, and fewer for one address: see [`crate::callers`].
 //! - A stream ends after half an hour ± 20 %, so that agents spread over replicas again after a rollout; when
-//!   the agent's credential expires; when the same agent opens another; and on shutdown. It ends with
-//!   UNAVAILABLE, which tells the agent to connect again.
+//!   the agent's credential expires; when the same agent opens another; when its pod has too many; and on shutdown. It
+//!   ends with UNAVAILABLE, which tells the agent to connect again.
 //! - What cannot be decoded ends the stream with INVALID_ARGUMENT: the agent is newer, or broken.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::callers::{Caller, Places, Served};
 use crate::compile::{Scope, SecretVersion};
 use crate::fleet::{AgentName, Fleet, StreamId};
 use crate::publish::{Audience, Newest, Published, Publisher};
@@ -92,7 +95,15 @@ pub struct Settings {
     pub hello_within: Duration,
     /// ± 20 %.
     pub stream_life: Duration,
+    /// Of agents.
     pub max_streams: usize,
+    /// A pod runs one agent, which may have been restarted, and tells its streams apart by words of its own: so many of
+    /// them, and with one more the oldest ends.
+    pub streams_per_pod: usize,
+    /// Streams of which it is not known yet whose they are.
+    pub waiting_streams: usize,
+    /// Of those, of one address.
+    pub waiting_per_address: usize,
     pub counting: Counting,
 }
 
@@ -102,6 +113,9 @@ impl Default for Settings {
             hello_within: Duration::from_secs(10),
             stream_life: Duration::from_mins(30),
             max_streams: 10_000,
+            streams_per_pod: 8,
+            waiting_streams: 1_024,
+            waiting_per_address: 32,
             counting: Counting::Elsewhere,
         }
     }
@@ -112,6 +126,7 @@ impl Default for Settings {
 pub struct Discovery<A> {
     shared: Arc<Shared>,
     authenticate: A,
+    door: Arc<Places>,
     streams: Arc<Semaphore>,
     settings: Settings,
 }
@@ -139,6 +154,7 @@ impl<A: Authenticate> Discovery<A> {
         Self {
             shared: Arc::new(Shared { publisher, fleet, shutdown, counting, random }),
             authenticate,
+            door: Arc::new(Places::new(settings.waiting_streams, settings.waiting_per_address)),
             streams: Arc::new(Semaphore::new(settings.max_streams)),
             settings,
         }
@@ -171,16 +187,19 @@ impl<A: Authenticate> PolicyDiscovery for Discovery<A> {
         &self,
         request: Request<Streaming<v1::AgentMessage>>,
     ) -> Result<Response<Self::StreamStream>, Status> {
-        let permit = Arc::clone(&self.streams)
-            .try_acquire_owned()
-            .map_err(|_| Status::resource_exhausted("too many streams: come back later"))?;
-        let peer = request.remote_addr();
+        let caller = Caller::of(&request);
+        let waiting = self.door.take(caller.address());
+        let waiting = waiting.ok_or_else(|| Status::resource_exhausted("too many at the door: come back"))?;
         let (metadata, _, mut inbound) = request.into_parts();
         let hello = self.hello(&mut inbound).await?;
-        let identity = self.authenticate.authenticate(&metadata, peer, &hello).await?;
+        let identity = self.authenticate.authenticate(&metadata, caller.address(), &hello).await?;
         if identity.scope.namespace != hello.namespace {
             return Err(Status::permission_denied("the credential is of another namespace"));
         }
+        let permit = Arc::clone(&self.streams)
+            .try_acquire_owned()
+            .map_err(|_| Status::resource_exhausted("too many streams: come back later"))?;
+        drop(waiting);
         let audience = Audience { scope: identity.scope.clone(), features: hello.features.clone() };
         let newest = self.shared.publisher.subscribe(audience);
         let newest = newest.map_err(|error| Status::resource_exhausted(error.to_string()))?;
@@ -191,11 +210,11 @@ impl<A: Authenticate> PolicyDiscovery for Discovery<A> {
         let (outbound, messages) = mpsc::channel(1);
         let session = Session {
             pod: Arc::clone(&agent.pod),
-            id: self.shared.fleet.join(agent, newest.clone(), end.clone()),
+            id: self.shared.fleet.join(agent, newest.clone(), end.clone(), self.settings.streams_per_pod),
             shared: Arc::clone(&self.shared),
             newest,
             sent: None,
-            _permit: permit,
+            _held: (permit, caller.serve()),
         };
         let life = identity.valid_for.map_or(life, |valid_for| valid_for.min(life));
         tokio::spawn(session.run(inbound, outbound, life, end));
@@ -219,7 +238,8 @@ struct Session {
     shared: Arc<Shared>,
     newest: Newest,
     sent: Option<Sent>,
-    _permit: OwnedSemaphorePermit,
+    /// Its place among the streams, and its connection.
+    _held: (OwnedSemaphorePermit, Served),
 }
 
 /// What the agent has been sent last.

@@ -5,7 +5,6 @@ mod agent;
 mod resources;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use agent::{Agent, Plane, eventually, hello, name};
@@ -14,7 +13,6 @@ use sluice_core::admission::{BreakerState, Transition, TransitionReason, WindowC
 use sluice_core::classify::CredentialFault;
 use sluice_core::policy::SecretKey;
 use sluice_core::target_id::TargetId;
-use sluice_policy::Index;
 use sluice_policy::service::{Counting, Settings};
 use sluice_policy::status::{RouteKnown, policy_status, route_status};
 use sluice_policy::{compile, fleet::AgentFacts};
@@ -473,44 +471,4 @@ async fn the_service_counts_the_agents_of_a_target() {
     drop(second);
     first.counts_until(&target, 1).await;
     assert_eq!(first.applied.current().version, version, "counts are outside of the version");
-}
-
-#[tokio::test]
-async fn who_does_not_say_hello_or_is_one_too_many_is_refused() {
-    let plane = Plane::start(Settings { max_streams: 1, ..Settings::default() }).await;
-    plane.publish(&Index::default());
-    let report = v1::agent_message::Message::Report(v1::Report::default());
-    assert_eq!(Agent::try_connect(&plane, report).await.err().unwrap().code(), Code::InvalidArgument);
-    let nameless = v1::agent_message::Message::Hello(v1::Hello::default());
-    let refused = Agent::try_connect(&plane, nameless).await.err().unwrap();
-    assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, "agentId is missing: set it"));
-
-    let mut agent = Agent::connect(&plane, hello("a")).await;
-    let hello_b = v1::agent_message::Message::Hello(hello("b").encode());
-    assert_eq!(Agent::try_connect(&plane, hello_b).await.err().unwrap().code(), Code::ResourceExhausted);
-    agent.send(v1::agent_message::Message::Hello(hello("a").encode())).await;
-    assert_eq!(agent.end().await.code(), Code::InvalidArgument, "a second hello");
-}
-
-#[tokio::test]
-async fn the_credential_decides_about_the_namespace() {
-    let plane = Plane::start_with(Settings::default(), agent::BoundTo("theirs")).await;
-    plane.publish(&index(vec![route("chat", 9)], vec![]));
-    let mine = v1::agent_message::Message::Hello(hello("a").encode());
-    assert_eq!(Agent::try_connect(&plane, mine).await.err().unwrap().code(), Code::PermissionDenied);
-}
-
-#[tokio::test]
-async fn only_this_machine_is_trusted_without_a_credential() {
-    use sluice_policy::service::{Authenticate as _, TrustLoopback};
-    let ask = |peer: Option<&str>| {
-        let peer = peer.map(|peer| peer.parse().unwrap());
-        async move { TrustLoopback.authenticate(&tonic::metadata::MetadataMap::new(), peer, &hello("a")).await }
-    };
-    assert!(ask(Some("127.0.0.1:1")).await.is_ok());
-    assert!(ask(Some("[::1]:1")).await.is_ok());
-    assert!(ask(Some("[::ffff:127.0.0.1]:1")).await.is_ok());
-    assert_eq!(ask(Some("192.0.2.1:1")).await.unwrap_err().code(), Code::PermissionDenied);
-    assert_eq!(ask(None).await.unwrap_err().code(), Code::PermissionDenied);
-    let _: Arc<str> = ask(Some("127.0.0.1:1")).await.unwrap().scope.namespace;
 }

@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::MetadataMap;
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 /// Far beyond what anything here takes.
 const BOUND: Duration = Duration::from_mins(1);
@@ -102,6 +102,15 @@ impl Plane {
             request.metadata_mut().insert("authorization", word.parse().unwrap());
         }
         Ok(client.watch(request).await?.into_inner())
+    }
+
+    /// Opens a stream, says nothing on it, and waits for how it is refused.
+    pub fn say_nothing(&self) -> impl Future<Output = Code> + Send + 'static {
+        let url = format!("http://{}", self.address);
+        async move {
+            let mut client = PolicyDiscoveryClient::connect(url).await.unwrap();
+            client.stream(tokio_stream::pending()).await.err().unwrap().code()
+        }
     }
 
     pub fn publish(&self, index: &Index) {
