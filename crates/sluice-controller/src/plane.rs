@@ -147,7 +147,7 @@ impl Plane {
                 self.due.compile(namespace.as_deref());
             }
             Change::SecretVersion(key, version) => {
-                if self.secrets.seen(key.clone(), version) {
+                if self.secrets.seen(&key, version) {
                     self.due.compile(Some(&key.namespace));
                 }
             }

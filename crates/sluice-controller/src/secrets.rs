@@ -112,9 +112,9 @@ struct Asked {
 impl Secrets {
     /// The watch shows this version. Whether something is to be done: a route names it, and it is neither known nor asked
     /// about.
-    pub(crate) fn seen(&mut self, key: Key, version: Version) -> bool {
+    pub(crate) fn seen(&mut self, key: &Key, version: Version) -> bool {
         self.there.insert(key.clone(), version);
-        self.named.contains(&key) && !self.is_in_hand(&key)
+        self.named.contains(key) && !self.is_in_hand(key)
     }
 
     /// The watch shows that it is deleted. Whether a route names it.
@@ -249,7 +249,7 @@ mod tests {
         }
 
         fn seen(&mut self, shown: &str) -> bool {
-            self.secrets.seen(self.key.clone(), version(shown))
+            self.secrets.seen(&self.key, version(shown))
         }
 
         /// Compiles with it named, or not; what is asked, and how many are forgotten.
@@ -274,7 +274,7 @@ mod tests {
         let mut one = One::new();
         assert!(one.is_settled(), "it does not exist");
         assert!(one.seen("1"), "a route waits for it");
-        assert!(!one.secrets.seen(Key::new("ns", "other"), version("1")));
+        assert!(!one.secrets.seen(&Key::new("ns", "other"), version("1")));
         let first = one.ask();
         assert!(one.compile(true).0.is_none(), "it is asked about already");
         assert_eq!(one.secrets.heard(&first.ask, &found("1")), Worth::News);

@@ -124,28 +124,29 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    fn from(address: &str) -> Option<SocketAddr> {
-        Some(SocketAddr::new(address.parse().unwrap(), 1))
+    fn address(ip: &str) -> SocketAddr {
+        SocketAddr::new(ip.parse().unwrap(), 1)
     }
 
     #[test]
     fn one_address_gets_its_share_and_all_get_no_more_than_there_is() {
         let places = Arc::new(Places::new(3, 2));
-        let first = places.take(from("10.0.0.1")).unwrap();
-        let _second = places.take(from("::ffff:10.0.0.1")).unwrap();
-        assert!(places.take(from("10.0.0.1")).is_none(), "its share is taken, however it is written");
-        let third = places.take(from("10.0.0.2")).unwrap();
-        assert!(places.take(from("10.0.0.3")).is_none() && places.take(None).is_none(), "there are three");
+        let take = |ip: &str| places.take(Some(address(ip)));
+        let first = take("10.0.0.1").unwrap();
+        let _second = take("::ffff:10.0.0.1").unwrap();
+        assert!(take("10.0.0.1").is_none(), "its share is taken, however it is written");
+        let third = take("10.0.0.2").unwrap();
+        assert!(take("10.0.0.3").is_none() && places.take(None).is_none(), "there are three");
         drop(third);
         assert!(places.take(None).is_some());
         drop(first);
-        assert!(places.take(from("10.0.0.1")).is_some());
+        assert!(take("10.0.0.1").is_some());
         assert_eq!(places.lock().len(), 1, "who has none is forgotten");
     }
 
     #[test]
     fn a_connection_knows_its_authenticated_streams() {
-        let caller = Caller::new(from("10.0.0.1"));
+        let caller = Caller::new(Some(address("10.0.0.1")));
         let mut request = Request::new(());
         request.extensions_mut().insert(caller.clone());
         let served = caller.served();

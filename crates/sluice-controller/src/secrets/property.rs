@@ -11,7 +11,7 @@ const NAMESPACES: [&str; 2] = ["a", "b"];
 const NAMES: [&str; 2] = ["x", "y"];
 
 /// What happens; numbers choose among what there is.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 enum Step {
     /// Made, or changed.
     Write(usize),
@@ -128,7 +128,7 @@ impl World {
 
     fn watch(&mut self) -> Option<()> {
         let (concerned, key) = match self.untold.pop_front()? {
-            Told::Shown(key, version) => (self.secrets.seen(key.clone(), version), key),
+            Told::Shown(key, version) => (self.secrets.seen(&key, version), key),
             Told::Deleted(key) => {
                 self.kept.remove(&key);
                 (self.secrets.gone(&key), key)

@@ -49,13 +49,13 @@ impl Reader {
 
     async fn answer(&self, ask: Ask) {
         let mut reading = std::pin::pin!(self.read(&ask));
-        let reply = match tokio::time::timeout(LATE_AT_LATEST, &mut reading).await {
-            Ok(reply) => reply,
-            Err(_) => {
-                let why = format!("it was not read within {} s", LATE_AT_LATEST.as_secs());
-                self.tell(&ask, Reply::Late(why)).await;
-                reading.await
-            }
+        let in_time = tokio::time::timeout(LATE_AT_LATEST, &mut reading).await;
+        let reply = if let Ok(reply) = in_time {
+            reply
+        } else {
+            let why = format!("it was not read within {} s", LATE_AT_LATEST.as_secs());
+            self.tell(&ask, Reply::Late(why)).await;
+            reading.await
         };
         self.tell(&ask, reply).await;
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use sluice_core::policy::SecretKey;
+use sluice_core::policy::{SecretKey, SecretValue};
 use sluice_proto::apply::PolicySet;
 
 use super::fleet::{Agent, ROUTES, SECRETS, World, spec};
@@ -28,7 +28,7 @@ fn with_secret(model: &str) -> serde_json::Value {
 fn has(token: Option<&'static str>) -> impl Fn(&Arc<PolicySet>) -> bool {
     move |set| {
         let key = SecretKey { name: "provider".into(), key: "token".into() };
-        !set.routes.is_empty() && set.secret(&key).map(|value| value.expose()) == token.map(str::as_bytes)
+        !set.routes.is_empty() && set.secret(&key).map(SecretValue::expose) == token.map(str::as_bytes)
     }
 }
 
