@@ -143,7 +143,7 @@ impl Controller {
         let (plane, index, newest) = Plane::new(
             client.clone(),
             &sources,
-            publisher.clone(),
+            (publisher.clone(), fleet.clone()),
             pods.clone(),
             page.clone(),
             changes.clone(),

@@ -15,6 +15,7 @@ use kube::Client;
 use parking_lot::Mutex;
 use sluice_core::target_id::TargetId;
 use sluice_policy::compile::{Compiled, compile_again};
+use sluice_policy::fleet::Fleet;
 use sluice_policy::index::{Index, Key, SecretScope};
 use sluice_policy::metrics::ControlMetrics;
 use sluice_policy::publish::Publisher;
@@ -36,6 +37,7 @@ pub(crate) type Newest = watch::Receiver<Option<Arc<Compiled>>>;
 pub(crate) struct Plane {
     index: Arc<Mutex<Index>>,
     publisher: Arc<Publisher>,
+    fleet: Arc<Fleet>,
     pods: Arc<Pods>,
     secrets: Secrets,
     reader: Reader,
@@ -76,7 +78,7 @@ impl Plane {
     pub(crate) fn new(
         client: Client,
         sources: &[Source],
-        publisher: Arc<Publisher>,
+        (publisher, fleet): (Arc<Publisher>, Arc<Fleet>),
         pods: Arc<Pods>,
         metrics: Arc<ControlMetrics>,
         changes: mpsc::Sender<Change>,
@@ -88,6 +90,7 @@ impl Plane {
         let plane = Self {
             index: index.clone(),
             publisher,
+            fleet,
             pods,
             secrets: Secrets::default(),
             reader: Reader::new(client, changes),
@@ -154,7 +157,9 @@ impl Plane {
             Change::Read(ask, reply) => self.read(&ask, reply),
             Change::Pod(pod) => {
                 self.due.count.insert(pod.key.namespace.clone());
-                self.pods.apply(pod);
+                // First what streams that begin now are told by, then those that live.
+                let pod = self.pods.apply(pod);
+                self.fleet.relabel(&pod.key, &pod.uid, &pod.labels);
             }
             Change::Deleted(kind, key) => self.delete(kind, &key, now_ms),
             Change::Synced(source) => self.synced(&source),
@@ -184,7 +189,9 @@ impl Plane {
                 }
             }
             Kind::Pod => {
-                self.pods.delete(key);
+                if let Some(pod) = self.pods.delete(key) {
+                    self.fleet.end(&pod.key, &pod.uid);
+                }
                 self.due.count.insert(key.namespace.clone());
                 return;
             }

@@ -18,7 +18,7 @@ pub const INJECTED: &str = "sluice.dev/agent";
 pub(crate) struct InjectedPod {
     pub(crate) key: Key,
     pub(crate) uid: Arc<str>,
-    labels: BTreeMap<String, String>,
+    pub(crate) labels: BTreeMap<String, String>,
     ending: bool,
 }
 
@@ -44,12 +44,14 @@ impl InjectedPod {
 pub(crate) struct Pods(Mutex<BTreeMap<Key, Arc<InjectedPod>>>);
 
 impl Pods {
-    pub(crate) fn apply(&self, pod: InjectedPod) {
-        self.0.lock().insert(pod.key.clone(), Arc::new(pod));
+    pub(crate) fn apply(&self, pod: InjectedPod) -> Arc<InjectedPod> {
+        let pod = Arc::new(pod);
+        self.0.lock().insert(pod.key.clone(), pod.clone());
+        pod
     }
 
-    pub(crate) fn delete(&self, key: &Key) {
-        self.0.lock().remove(key);
+    pub(crate) fn delete(&self, key: &Key) -> Option<Arc<InjectedPod>> {
+        self.0.lock().remove(key)
     }
 
     pub(crate) fn get(&self, key: &Key) -> Option<Arc<InjectedPod>> {

@@ -2,6 +2,7 @@
 
 mod fleet;
 mod ha;
+mod pods;
 mod robustness;
 mod secrets;
 

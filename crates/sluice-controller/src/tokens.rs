@@ -166,7 +166,14 @@ impl Authenticate for Tokens {
         let pod = self.pod(&holder).await?;
         let now = clock::unix_ms() / 1_000;
         let valid_for = holder.expires.map(|expires| Duration::from_secs(expires.saturating_sub(now)));
-        Ok(Identity { scope: pod.scope(), pod: pod.key.name.clone(), valid_for })
+        let (scope, pod, uid) = (pod.scope(), pod.key.name.clone(), holder.uid);
+        Ok(Identity { scope, pod, uid, valid_for })
+    }
+
+    fn labels_now(&self, of: &Identity) -> Option<BTreeMap<String, String>> {
+        let key = Key { namespace: of.scope.namespace.clone(), name: of.pod.clone() };
+        let pod = self.pods.get(&key).filter(|pod| pod.uid == of.uid)?;
+        Some(pod.labels.clone())
     }
 }
 

@@ -5,25 +5,28 @@
 //! transition in exactly one call, but an agent that lost its stream may repeat its last report, and
 //! agents on their own state may report epochs that others reported too.
 
+mod stream;
+
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_api::status::BreakerStatus;
-use sluice_core::classify::CredentialFault;
 use sluice_core::policy::ObjectRef;
 use sluice_core::target_id::TargetId;
 use sluice_proto::apply::RouteName;
 pub use sluice_proto::replica::AgentFacts;
 use sluice_proto::replica::BreakerSaid;
-use sluice_proto::report::{Ack, BreakerSeen, Report, StoreHealth, TargetAggregate, TargetTransition};
+use sluice_proto::report::{Ack, BreakerSeen, Report, StoreHealth, TargetTransition};
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 use crate::index::Key;
 use crate::metrics::StreamCounts;
 use crate::publish::{Newest, Published};
 use crate::said::{Said, breaker_status};
+use stream::{Alike, Answer, Stream};
+
+pub(crate) use stream::Joining;
 
 /// Transitions that wait for their reader; more are dropped and counted.
 const TRANSITION_QUEUE: usize = 1_024;
@@ -95,23 +98,6 @@ struct Inner {
     breakers_said: Option<(u64, BTreeMap<TargetId, BreakerSaid>)>,
 }
 
-#[derive(Debug)]
-struct Stream {
-    agent: AgentName,
-    newest: Newest,
-    sent: Option<(String, Arc<Published>)>,
-    answered: Option<Answer>,
-    targets: BTreeMap<TargetId, TargetAggregate>,
-    store: Option<StoreHealth>,
-    end: CancellationToken,
-}
-
-#[derive(Debug)]
-struct Answer {
-    version: Arc<str>,
-    rejected: BTreeMap<RouteName, String>,
-}
-
 impl Fleet {
     /// A fleet without agents, and where its transitions come out, each once.
     #[must_use]
@@ -122,30 +108,21 @@ impl Fleet {
 
     /// Takes up a stream. An older stream of the same agent is ended: it is one whose end was not heard of. So is the
     /// oldest of a pod that has more than `most`.
-    pub(crate) fn join(
-        &self,
-        agent: AgentName,
-        newest: Newest,
-        end: CancellationToken,
-        most: usize,
-    ) -> StreamId {
+    pub(crate) fn join(&self, joining: Joining, most: usize) -> StreamId {
         let mut inner = self.lock();
-        let pod = agent.pod();
+        let (agent, pod) = (&joining.agent, joining.agent.pod());
         let of_pod: Vec<StreamId> = inner.by_pod.get(&pod).into_iter().flatten().copied().collect();
         let (same, others): (Vec<_>, Vec<_>) = of_pod
             .into_iter()
-            .partition(|id| inner.streams.get(id).is_some_and(|stream| stream.agent == agent));
+            .partition(|id| inner.streams.get(id).is_some_and(|stream| stream.agent == *agent));
         let too_many = (others.len() + 1).saturating_sub(most);
-        for id in same.iter().chain(&others[..too_many]) {
+        for id in same.iter().chain(others.iter().take(too_many)) {
             inner.end(*id);
         }
         inner.next += 1;
         inner.breakers_changed += 1;
         let id = StreamId(inner.next);
-        let (sent, answered, store) = (None, None, None);
-        inner
-            .streams
-            .insert(id, Stream { agent, newest, sent, answered, targets: BTreeMap::new(), store, end });
+        inner.streams.insert(id, Stream::new(joining));
         inner.by_pod.entry(pod).or_default().insert(id);
         id
     }
@@ -159,6 +136,36 @@ impl Fleet {
     pub(crate) fn sent(&self, id: StreamId, nonce: String, published: Arc<Published>) {
         if let Some(stream) = self.lock().streams.get_mut(&id) {
             stream.sent = Some((nonce, published));
+        }
+    }
+
+    /// The labels of a pod are these now: its streams go on with what they select.
+    pub fn relabel(&self, pod: &Key, uid: &str, labels: &BTreeMap<String, String>) {
+        for (_, stream) in self.lock().of_pod(pod, uid) {
+            stream.labels.send_if_modified(|known| {
+                let news = known != labels;
+                if news {
+                    known.clone_from(labels);
+                }
+                news
+            });
+        }
+    }
+
+    /// A pod is gone: its streams end.
+    pub fn end(&self, pod: &Key, uid: &str) {
+        let mut inner = self.lock();
+        let gone: Vec<StreamId> = inner.of_pod(pod, uid).map(|(id, _)| id).collect();
+        for id in gone {
+            inner.end(id);
+        }
+        inner.breakers_changed += 1;
+    }
+
+    /// A stream gets something else from now on.
+    pub(crate) fn moved(&self, id: StreamId, newest: Newest) {
+        if let Some(stream) = self.lock().streams.get_mut(&id) {
+            stream.newest = newest;
         }
     }
 
@@ -359,77 +366,13 @@ impl Fleet {
     }
 }
 
-/// What agents have in common that say the same of every route: the newest that they are to have, and whether they work
-/// by it and reach the shared state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Alike {
-    /// Where it lies in memory, for as long as it is held.
-    newest: usize,
-    in_sync: bool,
-    cut_off: bool,
-}
-
-impl Alike {
-    fn facts(self, newest: &Published, route: &RouteName, agents: u32) -> AgentFacts {
-        AgentFacts {
-            connected: agents,
-            in_sync: if self.in_sync { agents } else { 0 },
-            cut_off: if self.cut_off { agents } else { 0 },
-            withheld: newest.withheld_from(route).collect(),
-            ..AgentFacts::default()
-        }
-    }
-}
-
-impl Stream {
-    /// `None`: it has something of its own to say.
-    fn alike(&self, newest: &Arc<Published>) -> Option<Alike> {
-        let answer = self.answered.as_ref().filter(|answer| answer.version == newest.version);
-        let rejects = answer.is_some_and(|answer| !answer.rejected.is_empty());
-        if rejects || self.targets.values().any(|aggregate| aggregate.credential.is_some()) {
-            return None;
-        }
-        let address = Arc::as_ptr(newest).addr();
-        Some(Alike { newest: address, in_sync: answer.is_some(), cut_off: self.is_cut_off() })
-    }
-
-    fn is_cut_off(&self) -> bool {
-        matches!(self.store, Some(StoreHealth::Unreachable { .. }))
-    }
-
-    /// What this agent says of the routes that it is to have.
-    fn says_of(
-        &self,
-        newest: &Published,
-        of: impl Fn(&RouteName) -> bool,
-        say: &mut impl FnMut(&RouteName, AgentFacts),
-    ) {
-        let answer = self.answered.as_ref().filter(|answer| answer.version == newest.version);
-        for (route, contents) in newest.contents.iter().filter(|(route, _)| of(route)) {
-            let rejected = answer.and_then(|answer| answer.rejected.get(route));
-            let facts = AgentFacts {
-                connected: 1,
-                in_sync: u32::from(answer.is_some() && rejected.is_none()),
-                rejecting: u32::from(rejected.is_some()),
-                reason: rejected.cloned(),
-                withheld: newest.withheld_from(route).collect(),
-                cut_off: u32::from(self.is_cut_off()),
-                credentials: self.credentials(contents.targets.iter()),
-            };
-            say(route, facts);
-        }
-    }
-
-    fn credentials<'a>(&self, of: impl Iterator<Item = &'a TargetId>) -> BTreeMap<TargetId, CredentialFault> {
-        of.filter_map(|id| Some((id.clone(), self.targets.get(id)?.credential?))).collect()
-    }
-
-    fn given_targets(&self) -> Arc<BTreeSet<TargetId>> {
-        self.sent.as_ref().map(|(_, published)| Arc::clone(&published.targets)).unwrap_or_default()
-    }
-}
-
 impl Inner {
+    fn of_pod(&self, pod: &Key, uid: &str) -> impl Iterator<Item = (StreamId, &Stream)> {
+        let ids = self.by_pod.get(pod).into_iter().flatten();
+        let streams = ids.filter_map(|id| Some((*id, self.streams.get(id)?)));
+        streams.filter(move |(_, stream)| *stream.uid == *uid)
+    }
+
     /// Lets a stream know that it is to end.
     fn end(&mut self, id: StreamId) {
         if let Some(stream) = self.forget(id) {

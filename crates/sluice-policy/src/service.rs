@@ -8,8 +8,9 @@
 //! - A stream takes a place among those of agents once it is authenticated. Before that it has one at the door, of which
 //!   there are few, and fewer for one address: see [`crate::callers`].
 //! - A stream ends after half an hour ± 20 %, so that agents spread over replicas again after a rollout; when
-//!   the agent's credential expires; when the same agent opens another; when its pod has too many; and on shutdown. It
-//!   ends with UNAVAILABLE, which tells the agent to connect again.
+//!   the agent's credential expires; when the same agent opens another; when its pod has too many or is gone; and on shutdown.
+//!   It ends with UNAVAILABLE, which tells the agent to connect again.
+//! - When the pod's labels change, the stream goes on with what they select.
 //! - What cannot be decoded ends the stream with INVALID_ARGUMENT: the agent is newer, or broken.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +27,7 @@ use sluice_proto::sent::ControllerMessage;
 use sluice_proto::sent::policy_discovery_server::{PolicyDiscovery, PolicyDiscoveryServer};
 use sluice_proto::v1;
 use sluice_proto::v1::agent_message::Message as FromAgent;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::MetadataMap;
@@ -34,7 +35,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::callers::{Caller, Places, Served};
 use crate::compile::{Scope, SecretVersion};
-use crate::fleet::{AgentName, Fleet, StreamId};
+use crate::fleet::{AgentName, Fleet, Joining, StreamId};
+use crate::index::Key;
 use crate::publish::{Audience, Newest, Published, Publisher};
 use crate::random::Random;
 
@@ -46,6 +48,8 @@ const MAX_AGENT_MESSAGE_BYTES: usize = 1024 * 1024;
 pub struct Identity {
     pub scope: Scope,
     pub pod: Arc<str>,
+    /// Tells the pod from others of its name; empty where there are no pods.
+    pub uid: Arc<str>,
     /// For how long the credential is good; `None`: for as long as the stream lives.
     pub valid_for: Option<Duration>,
 }
@@ -60,6 +64,13 @@ pub trait Authenticate: Send + Sync + 'static {
         peer: Option<SocketAddr>,
         hello: &Hello,
     ) -> impl Future<Output = Result<Identity, Status>> + Send;
+
+    /// The pod's labels, for who follows them and tells [`Fleet::relabel`] of changes; `None`: as the identity says.
+    ///
+    /// Asked when the stream has joined the fleet, so that no change is missed between the two.
+    fn labels_now(&self, _of: &Identity) -> Option<BTreeMap<String, String>> {
+        None
+    }
 }
 
 /// For `sluice run`: agents of the same machine are who they say they are.
@@ -77,7 +88,7 @@ impl Authenticate for TrustLoopback {
             return Err(Status::permission_denied("only agents of this machine are served"));
         }
         let scope = Scope { namespace: Arc::clone(&hello.namespace), labels: hello.labels.clone() };
-        Ok(Identity { scope, pod: Arc::clone(&hello.pod), valid_for: None })
+        Ok(Identity { scope, pod: Arc::clone(&hello.pod), uid: "".into(), valid_for: None })
     }
 }
 
@@ -201,17 +212,27 @@ impl<A: Authenticate> PolicyDiscovery for Discovery<A> {
             .map_err(|_| Status::resource_exhausted("too many streams: come back later"))?;
         drop(waiting);
         let audience = Audience { scope: identity.scope.clone(), features: hello.features.clone() };
-        let newest = self.shared.publisher.subscribe(audience);
-        let newest = newest.map_err(|error| Status::resource_exhausted(error.to_string()))?;
+        let newest = self.shared.subscribe(&audience)?;
         let end = self.shared.shutdown.child_token();
-        let agent = AgentName { namespace: hello.namespace, pod: identity.pod, agent_id: hello.agent_id };
+        let pod = Key { namespace: hello.namespace, name: Arc::clone(&identity.pod) };
+        let agent =
+            AgentName { namespace: pod.namespace.clone(), pod: pod.name.clone(), agent_id: hello.agent_id };
         tracing::debug!(namespace = %agent.namespace, pod = %agent.pod, build = %hello.build, "agent connected");
         let life = life(self.settings.stream_life, self.shared.random.draw());
         let (outbound, messages) = mpsc::channel(1);
+        let (labels, relabelled) = watch::channel(identity.scope.labels.clone());
+        let joining =
+            Joining { agent, uid: identity.uid.clone(), labels, newest: newest.clone(), end: end.clone() };
+        let id = self.shared.fleet.join(joining, self.settings.streams_per_pod);
+        if let Some(labels) = self.authenticate.labels_now(&identity) {
+            self.shared.fleet.relabel(&pod, &identity.uid, &labels);
+        }
         let session = Session {
-            pod: Arc::clone(&agent.pod),
-            id: self.shared.fleet.join(agent, newest.clone(), end.clone(), self.settings.streams_per_pod),
+            id,
+            pod: pod.name,
             shared: Arc::clone(&self.shared),
+            audience,
+            relabelled,
             newest,
             sent: None,
             _held: (permit, caller.serve()),
@@ -219,6 +240,13 @@ impl<A: Authenticate> PolicyDiscovery for Discovery<A> {
         let life = identity.valid_for.map_or(life, |valid_for| valid_for.min(life));
         tokio::spawn(session.run(inbound, outbound, life, end));
         Ok(Response::new(ReceiverStream::new(messages)))
+    }
+}
+
+impl Shared {
+    fn subscribe(&self, audience: &Audience) -> Result<Newest, Status> {
+        let newest = self.publisher.subscribe(audience.clone());
+        newest.map_err(|error| Status::resource_exhausted(error.to_string()))
     }
 }
 
@@ -236,6 +264,9 @@ struct Session {
     id: StreamId,
     pod: Arc<str>,
     shared: Arc<Shared>,
+    audience: Audience,
+    /// The pod's labels, when they change.
+    relabelled: watch::Receiver<BTreeMap<String, String>>,
     newest: Newest,
     sent: Option<Sent>,
     /// Its place among the streams, and its connection.
@@ -279,6 +310,10 @@ impl Session {
                     Ok(()) => behind = true,
                     Err(_) => break Some(Status::unavailable("the control plane ends: connect again")),
                 },
+                Ok(()) = self.relabelled.changed() => match self.follow_labels() {
+                    Ok(()) => behind = true,
+                    Err(status) => break Some(status),
+                },
                 () = &mut recycle => break Some(Status::unavailable("the stream is recycled: connect again")),
                 () = end.cancelled() => break Some(Status::unavailable("the stream ends: connect again")),
             }
@@ -287,6 +322,15 @@ impl Session {
             // An agent that reads nothing has no room for it, and hears of the end by the end.
             let _ = outbound.try_send(Err(status));
         }
+    }
+
+    /// The stream goes on with what the pod's labels select now.
+    fn follow_labels(&mut self) -> Result<(), Status> {
+        self.audience.scope.labels = self.relabelled.borrow_and_update().clone();
+        tracing::debug!(pod = &*self.pod, "an agent's pod has other labels");
+        self.newest = self.shared.subscribe(&self.audience)?;
+        self.shared.fleet.moved(self.id, self.newest.clone());
+        Ok(())
     }
 
     /// The next thing that the agent does not have.

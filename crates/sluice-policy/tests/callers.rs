@@ -4,16 +4,21 @@
 mod agent;
 mod resources;
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::{Agent, Plane, hello};
-use resources::{index, route};
+use agent::{Agent, Plane, eventually, hello, name};
+use resources::{index, route, route_of};
 use sluice_policy::Index;
-use sluice_policy::service::Settings;
+use sluice_policy::compile::Scope;
+use sluice_policy::index::Key;
+use sluice_policy::service::{Authenticate, Identity, Settings};
 use sluice_proto::report::Hello;
 use sluice_proto::v1;
-use tonic::Code;
+use tonic::metadata::MetadataMap;
+use tonic::{Code, Status};
 
 #[tokio::test]
 async fn who_does_not_say_hello_or_is_one_too_many_is_refused() {
@@ -90,6 +95,86 @@ async fn a_pod_has_so_many_streams_and_with_one_more_the_oldest_ends() {
     for agent in [second, &mut again, &mut other] {
         assert_eq!(agent.snapshot().await.routes.len(), 2, "it goes on");
     }
+}
+
+/// Pods of one name; of the labels that they have by now the fleet was told before the stream joined it.
+struct OnePod {
+    labels: BTreeMap<String, String>,
+    by_now: Option<BTreeMap<String, String>>,
+}
+
+impl Authenticate for OnePod {
+    async fn authenticate(
+        &self,
+        _: &MetadataMap,
+        _: Option<SocketAddr>,
+        _: &Hello,
+    ) -> Result<Identity, Status> {
+        let scope = Scope { namespace: "ns".into(), labels: self.labels.clone() };
+        Ok(Identity { scope, pod: "pod".into(), uid: "uid".into(), valid_for: None })
+    }
+
+    fn labels_now(&self, of: &Identity) -> Option<BTreeMap<String, String>> {
+        assert_eq!(&*of.uid, "uid");
+        self.by_now.clone()
+    }
+}
+
+fn app(name: &str) -> BTreeMap<String, String> {
+    [("app".to_owned(), name.to_owned())].into()
+}
+
+/// A route for every agent, and one for those of `app: mine`.
+fn mine() -> Index {
+    let mine = format!("workloads: {{matchLabels: {{app: mine}}}}\n{}", resources::route_spec("mine"));
+    index(vec![route("all", 9), route_of("mine", 9, 1, &mine)], vec![])
+}
+
+#[tokio::test]
+async fn a_stream_follows_the_labels_of_its_pod_and_ends_with_it() {
+    let authenticate = OnePod { labels: app("other"), by_now: None };
+    let plane = Plane::start_with(Settings::default(), authenticate).await;
+    plane.publish(&mine());
+    let mut agent = Agent::connect(&plane, hello("a")).await;
+    let first = agent.snapshot().await;
+    assert_eq!(agent.apply(first).await.routes.len(), 1);
+    let pod = Key::new("ns", "pod");
+    // Neither what it has already, nor what another pod of its name has, nor labels that select the same.
+    let mut same = app("other");
+    same.insert("pod-template-hash".to_owned(), "1".to_owned());
+    plane.fleet.relabel(&pod, "uid", &app("other"));
+    plane.fleet.relabel(&pod, "before", &app("mine"));
+    plane.fleet.end(&pod, "before");
+    plane.fleet.relabel(&pod, "uid", &same);
+    for (label, routes) in [("mine", 2), ("other", 1)] {
+        plane.fleet.relabel(&pod, "uid", &app(label));
+        let snapshot = agent.snapshot().await;
+        assert_eq!(agent.apply(snapshot).await.routes.len(), routes, "{label}");
+        eventually(|| plane.fleet.sync().in_sync == 1).await;
+        assert_eq!(plane.fleet.facts(&name("mine")).connected, u32::from(label == "mine"));
+    }
+    // What it follows now is what edits reach it by.
+    let mut edited = mine();
+    edited.apply_route(route("more", 9), resources::NOW_MS);
+    plane.publish(&edited);
+    assert_eq!(agent.snapshot().await.routes.len(), 2);
+    plane.fleet.end(&pod, "uid");
+    assert_eq!(agent.end().await.code(), Code::Unavailable);
+    assert_eq!(plane.fleet.connected(), 0);
+}
+
+#[tokio::test]
+async fn labels_that_changed_while_a_stream_began_are_not_missed() {
+    let authenticate = OnePod { labels: app("mine"), by_now: Some(app("other")) };
+    let plane = Plane::start_with(Settings::default(), authenticate).await;
+    let mut agent = Agent::connect(&plane, hello("a")).await;
+    eventually(|| plane.fleet.connected() == 1).await;
+    plane.publish(&mine());
+    let mut last = agent.snapshot().await;
+    if last.routes.len() == 2 {
+        last = agent.snapshot().await;
+    }
+    assert_eq!(last.routes.len(), 1);
 }
 
 #[tokio::test]

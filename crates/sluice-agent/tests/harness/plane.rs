@@ -63,7 +63,7 @@ impl Authenticate for Check {
             return Err(Status::unauthenticated("send a token of audience sluice"));
         }
         let scope = Scope { namespace: hello.namespace.clone(), labels: [].into() };
-        Ok(Identity { scope, pod: hello.pod.clone(), valid_for: None })
+        Ok(Identity { scope, pod: hello.pod.clone(), uid: "".into(), valid_for: None })
     }
 }
 

@@ -61,7 +61,7 @@ impl Authenticate for BoundTo {
         _: &Hello,
     ) -> Result<Identity, Status> {
         let scope = Scope { namespace: self.0.into(), labels: [].into() };
-        Ok(Identity { scope, pod: "pod".into(), valid_for: None })
+        Ok(Identity { scope, pod: "pod".into(), uid: "".into(), valid_for: None })
     }
 }
 
