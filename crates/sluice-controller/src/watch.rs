@@ -131,10 +131,8 @@ fn read_policy(object: DynamicObject) -> Change {
 }
 
 /// What can be read of it still is: its own status is to say what is wrong.
-fn unreadable(kind: ObjectKind, mut object: DynamicObject, error: &impl Display) -> Change {
-    let target_refs = serde_json::from_value(object.data["spec"]["targetRefs"].take()).ok();
-    let status = object.data["status"].take();
-    let unread = Unread { meta: object.metadata, status, target_refs };
+fn unreadable(kind: ObjectKind, object: DynamicObject, error: &impl Display) -> Change {
+    let unread = Unread::of(object.metadata, object.data);
     let problem = format!(
         "this version of the controller can't read it: {error}; upgrade it, or use a value that it knows"
     );

@@ -18,8 +18,8 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use sluice_api::policy::{TargetKind, TargetRef};
 use sluice_api::{ModelRoute, ReliabilityPolicy};
-use sluice_core::policy::{ObjectKind, ObjectRef};
-use sluice_proto::bounds::EXACT_INTEGER;
+use sluice_core::policy::{ObjectKind, ObjectRef, SecretKey};
+use sluice_proto::bounds::{self, EXACT_INTEGER};
 
 use crate::compile::{Groups, RouteDraft};
 
@@ -93,6 +93,29 @@ pub struct Unread {
     pub status: serde_json::Value,
     /// What a policy names, as far as that can be read.
     pub target_refs: Option<Vec<TargetRef>>,
+    /// The credentials that a route names, as far as that can be read: agents that keep an earlier version need theirs.
+    pub secret_keys: BTreeSet<SecretKey>,
+}
+
+impl Unread {
+    /// What can be read of an object: `object` is all but its metadata.
+    #[must_use]
+    pub fn of(meta: ObjectMeta, mut object: serde_json::Value) -> Self {
+        let mut part = |name: &str| object.get_mut(name).map(serde_json::Value::take).unwrap_or_default();
+        let (spec, status) = (part("spec"), part("status"));
+        let targets = spec["targets"].as_array().into_iter().flatten();
+        let references = targets.map(|target| &target["credential"]["secretRef"]);
+        let secret_keys = references.filter_map(|reference| {
+            let text = |field: &str| reference[field].as_str().map(Arc::from);
+            Some(SecretKey { name: text("name")?, key: text("key")? })
+        });
+        Self {
+            meta,
+            status,
+            target_refs: serde_json::from_value(spec["targetRefs"].clone()).ok(),
+            secret_keys: secret_keys.take(bounds::SECRETS).collect(),
+        }
+    }
 }
 
 impl<T, M> Entry<T, M> {

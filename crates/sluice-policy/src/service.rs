@@ -126,7 +126,7 @@ impl Default for Settings {
             max_streams: 10_000,
             streams_per_pod: 8,
             waiting_streams: 1_024,
-            waiting_per_address: 32,
+            waiting_per_address: 64,
             counting: Counting::Elsewhere,
         }
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use resources::{NOW_MS, index, key, policy, route, route_of, secret};
+use serde_json::json;
 use sluice_api::status::{BreakerState, BreakerStatus};
 use sluice_core::policy::{ObjectKind, SecretKey};
 use sluice_policy::compile::{Compiled, Scope};
@@ -25,14 +26,17 @@ fn at(seconds: i64) -> Time {
 }
 
 fn unread(name: &str, target_refs: Option<serde_json::Value>) -> Unread {
+    unread_of(name, json!({"targetRefs": target_refs}))
+}
+
+fn unread_of(name: &str, spec: serde_json::Value) -> Unread {
     let meta = ObjectMeta {
         namespace: Some("ns".to_owned()),
         name: Some(name.to_owned()),
         generation: Some(7),
         ..ObjectMeta::default()
     };
-    let target_refs = target_refs.map(|refs| serde_json::from_value(refs).unwrap());
-    Unread { meta, status: serde_json::Value::Null, target_refs }
+    Unread::of(meta, json!({"spec": spec, "status": null}))
 }
 
 fn held(compiled: &Compiled) -> Vec<&str> {
@@ -72,7 +76,7 @@ fn of_fifty_routes_that_are_served_one_cannot_be_read() {
 #[test]
 fn a_policy_that_cannot_be_read_speaks_of_what_it_names_and_holds_no_more() {
     let mut index = index(vec![route("chat", 9), route("other", 9)], vec![]);
-    let refs = serde_json::json!([{"group": "sluice.dev", "kind": "ModelRoute", "name": "chat"}]);
+    let refs = json!([{"group": "sluice.dev", "kind": "ModelRoute", "name": "chat"}]);
     index.hold_unread(ObjectKind::ReliabilityPolicy, unread("p", Some(refs)), "mode: unknown variant");
     let compiled = compile(&index);
     assert_eq!(held(&compiled), ["chat"]);
@@ -173,6 +177,29 @@ fn agents_keep_a_secret_that_cannot_be_read_now_and_no_other() {
     assert_eq!((held(&compile(&index)), is_held(&index)), (vec!["chat"], false));
     index.fail_secret(&key("key"), "no answer within 2 s");
     assert!(is_held(&index));
+}
+
+/// A control plane that has just started and can't even parse a route: agents that keep it need its credentials.
+#[test]
+fn the_secrets_of_a_route_that_cannot_be_parsed_are_known_all_the_same() {
+    let target = |credential: serde_json::Value| json!({"name": 1, "credential": credential});
+    let spec = json!({"format": "Later", "targets": [
+        target(json!({"type": "SecretRef", "secretRef": {"name": "key", "key": "token"}})),
+        target(json!({"type": "Later", "secretRef": {"name": "key"}})), target(json!("none")), 7,
+    ]});
+    let mut index = Index::default();
+    index.hold_unread(ObjectKind::ModelRoute, unread_of("chat", spec), "unknown variant");
+    index.apply_secret(secret("key", 1, &[("token", "abc"), ("other", "def")]));
+    let scope = Scope { namespace: "ns".into(), labels: [].into() };
+    let named = SecretKey { name: "key".into(), key: "token".into() };
+    let sent = compile(&index).scope(&scope).secrets;
+    assert_eq!(sent.keys().collect::<Vec<_>>(), [&named]);
+    index.delete_secret(&key("key"));
+    index.fail_secret(&key("key"), "no answer within 2 s");
+    assert_eq!(compile(&index).scope(&scope).held_secrets, BTreeSet::from([named]));
+    // Nothing of it is as it should be.
+    index.hold_unread(ObjectKind::ModelRoute, unread_of("chat", json!(["what"])), "unknown variant");
+    assert!(compile(&index).scope(&scope).held_secrets.is_empty());
 }
 
 #[test]

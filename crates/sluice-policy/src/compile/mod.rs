@@ -233,7 +233,7 @@ impl<'a> Namespace<'a> {
     fn route(&mut self, entry: &RouteEntry) -> RouteOutcome {
         let key = &entry.age.key;
         let Some(good) = &entry.good else {
-            let named = entry.newest.as_ref().map_or_else(Vec::new, |route| secrets::named_in(route));
+            let named = secrets::named_by_newest(entry);
             self.hold(key, named.iter().map(|(_, key)| key));
             secrets::resolve(self.index, &key.namespace, &named, &mut self.out);
             return RouteOutcome::Held;

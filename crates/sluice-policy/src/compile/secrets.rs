@@ -14,7 +14,7 @@ use sluice_core::policy::{Credential, RoutePolicy, SecretKey, SecretValue};
 use sluice_proto::bounds;
 
 use super::NamespacePolicies;
-use crate::index::{Index, Key, SecretsUnreadable};
+use crate::index::{Index, Key, RouteEntry, SecretsUnreadable};
 
 /// One version of one key of a Secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,8 +51,14 @@ pub(super) fn named_by(route: &RoutePolicy) -> Vec<Named> {
     route.targets.iter().filter_map(named).collect()
 }
 
-/// The keys that a route names which cannot be compiled.
-pub(super) fn named_in(route: &ModelRoute) -> Vec<Named> {
+/// The keys that the newest version of a route names which cannot be compiled.
+pub(super) fn named_by_newest(entry: &RouteEntry) -> Vec<Named> {
+    let parsed = entry.newest.iter().flat_map(|route| named_in(route));
+    let unread = entry.unread.iter().flat_map(|unread| &unread.secret_keys);
+    parsed.chain(unread.map(|key| ("?".into(), key.clone()))).collect()
+}
+
+fn named_in(route: &ModelRoute) -> Vec<Named> {
     let named = |target: &sluice_api::route::Target| {
         let reference = target.credential.secret_ref.as_ref()?;
         let key = SecretKey { name: reference.name.as_str().into(), key: reference.key.as_str().into() };
