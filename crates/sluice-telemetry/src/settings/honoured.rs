@@ -47,7 +47,11 @@ pub const HONOURED: &[Honoured] = &[
     honoured("OTEL_EXPORTER_OTLP_{SIGNAL}_CERTIFICATE", "the system's", "PEM file of authorities to trust"),
     honoured("OTEL_EXPORTER_OTLP_{SIGNAL}_CLIENT_CERTIFICATE", "", "PEM file of the certificate to show"),
     honoured("OTEL_EXPORTER_OTLP_{SIGNAL}_CLIENT_KEY", "", "PEM file of its key"),
-    honoured("OTEL_SERVICE_NAME", "`sluice-agent`, `sluice-controller`, `sluice-control-plane`", "`service.name`"),
+    honoured(
+        "OTEL_SERVICE_NAME",
+        "`sluice-agent`, `sluice-controller`, `sluice-control-plane`",
+        "`service.name`",
+    ),
     honoured("OTEL_RESOURCE_ATTRIBUTES", "", "`key=value,…` added to the resource of everything"),
     honoured(
         "OTEL_TRACES_SAMPLER",
