@@ -25,11 +25,11 @@ fn at(seconds: i64) -> Time {
     Time(Timestamp::from_second(seconds).unwrap())
 }
 
-fn unread(name: &str, target_refs: Option<serde_json::Value>) -> Unread {
-    unread_of(name, json!({"targetRefs": target_refs}))
+fn unread(name: &str, target_refs: Option<&serde_json::Value>) -> Unread {
+    unread_of(name, &json!({"targetRefs": target_refs}))
 }
 
-fn unread_of(name: &str, spec: serde_json::Value) -> Unread {
+fn unread_of(name: &str, spec: &serde_json::Value) -> Unread {
     let meta = ObjectMeta {
         namespace: Some("ns".to_owned()),
         name: Some(name.to_owned()),
@@ -77,7 +77,7 @@ fn of_fifty_routes_that_are_served_one_cannot_be_read() {
 fn a_policy_that_cannot_be_read_speaks_of_what_it_names_and_holds_no_more() {
     let mut index = index(vec![route("chat", 9), route("other", 9)], vec![]);
     let refs = json!([{"group": "sluice.dev", "kind": "ModelRoute", "name": "chat"}]);
-    index.hold_unread(ObjectKind::ReliabilityPolicy, unread("p", Some(refs)), "mode: unknown variant");
+    index.hold_unread(ObjectKind::ReliabilityPolicy, unread("p", Some(&refs)), "mode: unknown variant");
     let compiled = compile(&index);
     assert_eq!(held(&compiled), ["chat"]);
     let status = policy_status(&compiled.policies[&key("p")], |_| AgentFacts::default(), None, &at(1));
@@ -188,7 +188,7 @@ fn the_secrets_of_a_route_that_cannot_be_parsed_are_known_all_the_same() {
         target(json!({"type": "Later", "secretRef": {"name": "key"}})), target(json!("none")), 7,
     ]});
     let mut index = Index::default();
-    index.hold_unread(ObjectKind::ModelRoute, unread_of("chat", spec), "unknown variant");
+    index.hold_unread(ObjectKind::ModelRoute, unread_of("chat", &spec), "unknown variant");
     index.apply_secret(secret("key", 1, &[("token", "abc"), ("other", "def")]));
     let scope = Scope { namespace: "ns".into(), labels: [].into() };
     let named = SecretKey { name: "key".into(), key: "token".into() };
@@ -198,7 +198,7 @@ fn the_secrets_of_a_route_that_cannot_be_parsed_are_known_all_the_same() {
     index.fail_secret(&key("key"), "no answer within 2 s");
     assert_eq!(compile(&index).scope(&scope).held_secrets, BTreeSet::from([named]));
     // Nothing of it is as it should be.
-    index.hold_unread(ObjectKind::ModelRoute, unread_of("chat", json!(["what"])), "unknown variant");
+    index.hold_unread(ObjectKind::ModelRoute, unread_of("chat", &json!(["what"])), "unknown variant");
     assert!(compile(&index).scope(&scope).held_secrets.is_empty());
 }
 
