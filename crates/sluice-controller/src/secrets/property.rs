@@ -22,6 +22,8 @@ enum Step {
     Edit(usize, [bool; NAMES.len()]),
     /// The watch tells its next event.
     Watch,
+    /// It begins anew: what became of a Secret in between it does not tell.
+    Relist,
     /// The API server takes up a question.
     Take(usize),
     /// It fails to.
@@ -39,6 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => key().prop_map(Step::Remake),
         2 => (0..NAMESPACES.len(), any::<[bool; NAMES.len()]>()).prop_map(|(ns, named)| Step::Edit(ns, named)),
         3 => Just(Step::Watch),
+        1 => Just(Step::Relist),
         3 => (0..8_usize).prop_map(Step::Take),
         1 => (0..8_usize).prop_map(Step::Fail),
         3 => (0..8_usize).prop_map(Step::Arrive),
@@ -57,6 +60,8 @@ struct World {
     cluster: BTreeMap<Key, Version>,
     versions: u64,
     untold: VecDeque<Told>,
+    /// What the watch has told of.
+    shown: BTreeSet<Key>,
     questions: Vec<Question>,
     answers: Vec<(Ask, Reply)>,
     routes: BTreeMap<Arc<str>, BTreeSet<Key>>,
@@ -100,6 +105,12 @@ impl World {
                 self.due.insert(NAMESPACES[at].into());
             }
             Step::Watch => drop(self.watch()),
+            Step::Relist => {
+                let listed =
+                    self.cluster.iter().map(|(key, version)| Told::Shown(key.clone(), version.clone()));
+                let gone = self.shown.iter().filter(|key| !self.cluster.contains_key(key));
+                self.untold = listed.chain(gone.cloned().map(Told::Deleted)).collect();
+            }
             Step::Take(at) => drop(self.take(at)),
             Step::Fail(at) => {
                 if let Some(question) = self.questions.get(at) {
@@ -128,8 +139,12 @@ impl World {
 
     fn watch(&mut self) -> Option<()> {
         let (concerned, key) = match self.untold.pop_front()? {
-            Told::Shown(key, version) => (self.secrets.seen(&key, version), key),
+            Told::Shown(key, version) => {
+                self.shown.insert(key.clone());
+                (self.secrets.seen(&key, version), key)
+            }
             Told::Deleted(key) => {
+                self.shown.remove(&key);
                 self.kept.remove(&key);
                 (self.secrets.gone(&key), key)
             }
